@@ -1,0 +1,79 @@
+"""Heat: how many tokens each logical expert got, and how even the ranks' load is.
+
+Axes    L MoE layers   E logical experts   N ranks   P slots
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eplb_service.domain.ids import CountArray, FloatArray, frozen
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.report import Phase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heat:
+    """Tokens per logical expert, with what the figure rests on."""
+
+    tokens: FloatArray
+    """[L, E] tokens each routed expert got in the window."""
+    phase: Phase | None
+    """None where all phases are taken together."""
+    num_steps: int
+    """Steps that the window encloses."""
+    coverage: float
+    """Share of ranks that reported, 0 to 1."""
+    by_source: FloatArray
+    """[N, L, E] tokens each source rank sent, or [0, L, E] where not known."""
+
+    def __post_init__(self) -> None:
+        frozen(self.tokens)
+        frozen(self.by_source)
+
+
+def fold_slots(slot_tokens: CountArray, placement: Placement) -> CountArray:
+    """Sum the replicas of every routed expert; empty and shared slots do not count.
+
+    slot_tokens    [L, P]
+    returns        [L, E]
+
+    >>> from eplb_service.domain.placement import placement_from_ranks
+    >>> p = placement_from_ranks([[[0, 1], [0, 2]]], num_experts=3)
+    >>> fold_slots(np.array([[30, 10, 50, 10]]), p).tolist()
+    [[80, 10, 10]]
+    """
+    heat = np.zeros((placement.num_layers, placement.num_experts), dtype=np.int64)
+    layers, slots = np.nonzero(placement.routed())
+    np.add.at(heat, (layers, placement.phy2log[layers, slots]), slot_tokens[layers, slots])
+    return heat
+
+
+def rank_load(slot_tokens: CountArray | FloatArray, placement: Placement) -> FloatArray:
+    """[L, N] tokens per rank from tokens per slot [L, P]; routed experts only."""
+    routed = np.where(placement.routed(), slot_tokens, 0).astype(np.float64)
+    layout = placement.layout
+    return np.stack(
+        [routed[:, layout.slots_of(rank)].sum(axis=1) for rank in range(layout.num_ranks)], axis=1
+    )
+
+
+def even_slot_load(heat: FloatArray, placement: Placement) -> FloatArray:
+    """[L, P] tokens per slot if every expert's tokens split evenly over its replicas."""
+    share = heat / np.maximum(placement.replica_count(), 1)
+    layers = np.arange(placement.num_layers)[:, None]
+    held = np.where(placement.routed(), placement.phy2log, 0)
+    return np.where(placement.routed(), share[layers, held], 0.0)
+
+
+def imbalance(load: FloatArray) -> FloatArray:
+    """[L] peak over mean of the ranks' load; 1.0 is perfect, NaN where there is no load.
+
+    load    [L, N]
+
+    >>> imbalance(np.array([[30.0, 10.0], [10.0, 30.0], [0.0, 0.0]])).tolist()
+    [1.5, 1.5, nan]
+    """
+    mean = load.mean(axis=1)
+    out = np.full(len(load), np.nan)
+    return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)

@@ -1,0 +1,88 @@
+"""A plan: a priced way from the placement that is served to a better one.
+
+Axes    L MoE layers
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eplb_service.domain.ids import Digest, Epoch, FloatArray
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.shares import Shares
+from eplb_service.domain.wave import WaveContent
+
+
+class Origin(StrEnum):
+    """Who asked for a plan."""
+
+    AUTOMATIC = "automatic"
+    OPERATOR = "operator"
+
+
+class Answer(StrEnum):
+    """What a verdict says."""
+
+    YES = "yes"
+    THROTTLE = "throttle"
+    NO = "no"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one gate says about a plan."""
+
+    gate: str
+    answer: Answer
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Yes, throttle (only the first `num_waves` waves) or no, and every gate that spoke."""
+
+    answer: Answer
+    num_waves: int
+    """Waves that may run; all of them on yes, none on no."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Price:
+    """What a plan costs and what it promises."""
+
+    num_moves: int
+    """Slots that get another expert."""
+    num_bytes: int
+    """Bytes that ranks send each other; copies within a rank are free."""
+    imbalance_before: FloatArray
+    """[L] NaN where the layer has no load."""
+    imbalance_after: FloatArray
+    """[L] predicted by the plan's own heat and shares."""
+    payback_steps: float
+    """Steps until the time won equals the time spent; infinite where nothing is won."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedWave:
+    """One wave with what stands after it; numbered and expiring only when it is spent."""
+
+    content: WaveContent
+    placement: Placement
+    shares: Shares
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """From one epoch onward in waves; what stands after any wave is valid."""
+
+    plan_id: str
+    policy: str
+    origin: Origin
+    reason: str
+    """Why it was drawn, in the asker's words."""
+    base_epoch: Epoch
+    base: Digest
+    waves: tuple[PlannedWave, ...]
+    price: Price
+    heat_note: str
+    """What the heat rests on: phase, steps, coverage."""
