@@ -1,0 +1,153 @@
+# Every task of the project. `make help` lists them.
+# They need Python 3.11 or newer and pip; everything else is put into .venv.
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+PY    := $(VENV)/bin/python
+STAMP := $(VENV)/.up-to-date
+GEN   := build/gen-venv
+ALONE := deploy/lo-only
+
+DEMO_MODULE  := benchmarks.demo.main
+BENCH_MODULE := benchmarks.run
+
+# What the fast gate leaves out, and what no machine without the hardware or the engine can run.
+HARDWARE := npu_hardware or vllm
+HEAVY    := ray or processes or slow or npu_schema or npu_emulated or $(HARDWARE)
+
+export PIP_CONSTRAINT := requirements/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
+        gen proto-baseline clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo            the whole system on this machine, two minutes (ARGS=--keep leaves it up)"
+	@echo "make ctl ARGS=status eplbctl against the demo that make demo ARGS=--keep left up"
+	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
+	@echo "make test            everything: the gate's static part, then all tests"
+	@echo "make bench           measure; prints figures and writes build/bench-*.json"
+	@echo "make fmt             format the code"
+	@echo "make gen             generate proto/gen from proto/eplb/v1"
+	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
+	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
+	@echo "make clean           remove what these commands made, .venv too"
+
+# --- set-up -------------------------------------------------------------------------------------
+
+$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml
+	@echo "== set up $(VENV)"
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) must be Python 3.11 or newer with venv (Debian: python3-venv);" \
+	      "name another with make PYTHON=..." >&2; exit 1; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet -r requirements/dev.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# The packages of requirements/apt.txt whose command is not there, each once.
+MISSING = grep -v '^\#' requirements/apt.txt | while read -r package command; do \
+              [ -z "$$command" ] || command -v "$$command" >/dev/null || echo "$$package"; \
+          done | sort -u
+
+deps:
+	@missing=$$($(MISSING)); \
+	if [ -z "$$missing" ]; then echo "== deps: nothing is missing"; exit 0; fi; \
+	echo "== deps: install" $$missing; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -qq --no-install-recommends $$missing
+
+tools:
+	@missing=$$($(MISSING)); \
+	[ -z "$$missing" ] || { echo "missing Debian packages:" $$missing \
+	    "(make deps installs them, as root)" >&2; exit 1; }
+
+# --- run ----------------------------------------------------------------------------------------
+
+demo: $(STAMP)
+	@$(ALONE) --name build/demo.pid $(PY) -m $(DEMO_MODULE) $(ARGS)
+
+ctl: $(STAMP)
+	@$(ALONE) --join build/demo.pid $(VENV)/bin/eplbctl $(ARGS)
+
+bench: $(STAMP)
+	@mkdir -p build
+	$(PY) -m $(BENCH_MODULE) $(ARGS)
+
+# --- check --------------------------------------------------------------------------------------
+
+check: static unit
+	@echo "== check: all good"
+
+static: fmt-check lint types walls proto
+
+fmt: $(STAMP)
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix-only --quiet .
+	@test ! -e proto/eplb || $(VENV)/bin/buf format --write proto
+
+fmt-check: $(STAMP)
+	@echo "== format"
+	$(VENV)/bin/ruff format --check --quiet . || { echo "make fmt formats" >&2; exit 1; }
+	$(VENV)/bin/buf format --diff --exit-code proto
+
+lint: $(STAMP)
+	@echo "== lint"
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/shellcheck deploy/lo-only .ci/run
+
+types: $(STAMP)
+	@echo "== types"
+	$(VENV)/bin/basedpyright --pythonpath $(PY) --level error
+
+walls: $(STAMP)
+	@echo "== walls"
+	$(VENV)/bin/lint-imports --no-logo
+
+proto: $(STAMP)
+	@echo "== proto"
+	$(VENV)/bin/buf lint proto
+	$(VENV)/bin/buf breaking proto --against proto/baseline.binpb
+
+unit: $(STAMP)
+	@echo "== unit tests"
+	$(PY) -m pytest -q -m "not ($(HEAVY))" $(ARGS)
+
+# Pytest ends with 5 when it found no test at all; that is a failure here, and says so.
+test: tools static
+	@echo "== all tests"
+	$(ALONE) $(PY) -m pytest -q -m "not ($(HARDWARE))" $(ARGS) || { code=$$?; \
+	    [ $$code -ne 5 ] || echo "no test was found: tests/ or the selection is broken" >&2; \
+	    exit $$code; }
+
+# --- proto --------------------------------------------------------------------------------------
+
+$(GEN)/.up-to-date: requirements/proto-gen.txt
+	@echo "== set up $(GEN)"
+	test -x $(GEN)/bin/python || $(PYTHON) -m venv $(GEN)
+	$(GEN)/bin/python -m pip install --quiet -r requirements/proto-gen.txt
+	@touch $@
+
+# MANIFEST says which sources the generated files came from; tests/architecture compares.
+gen: $(GEN)/.up-to-date
+	@echo "== generate proto/gen"
+	rm -rf proto/gen
+	mkdir -p proto/gen/eplb/v1
+	cd proto && PATH="../$(GEN)/bin:$$PATH" ../$(GEN)/bin/python -m grpc_tools.protoc -I. \
+	    --python_out=gen --mypy_out=quiet:gen --grpc_python_out=gen --mypy_grpc_out=quiet:gen \
+	    eplb/v1/*.proto
+	echo '"""Generated from proto/eplb; see proto/gen/MANIFEST."""' >proto/gen/eplb/__init__.py
+	echo '"""Generated from proto/eplb/v1."""' >proto/gen/eplb/v1/__init__.py
+	cd proto && LC_ALL=C && export LC_ALL && \
+	    sha256sum eplb/v1/*.proto gen/eplb/*.py gen/eplb/v1/*.py gen/eplb/v1/*.pyi >gen/MANIFEST
+
+proto-baseline: $(STAMP)
+	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb
+
+clean:
+	rm -rf build dist $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""eplbctl: what an operator types."""

@@ -1,0 +1,1 @@
+"""Judge whether a sound plan should run now, with reasons."""

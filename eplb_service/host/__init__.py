@@ -1,0 +1,1 @@
+"""Plugs the service together and runs it, on Ray or without."""

@@ -1,0 +1,1 @@
+"""Turns reports into windows and windows into heat."""

@@ -1,0 +1,1 @@
+"""What the controller exports about its deployments."""

@@ -1,0 +1,1 @@
+"""Draw placements from heat; untrusted, so whatever they return is checked."""

@@ -1,0 +1,1 @@
+"""The gRPC face of the controller: agents' streams and the admin service."""

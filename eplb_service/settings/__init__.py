@@ -1,0 +1,1 @@
+"""The one tree of settings, read once at start."""

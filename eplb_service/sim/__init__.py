@@ -1,0 +1,1 @@
+"""Runs the very machines of production with time, loss and crashes drawn from a seed."""

@@ -1,0 +1,1 @@
+"""Keeps what must outlive a controller, fenced by generation."""

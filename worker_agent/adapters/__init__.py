@@ -1,0 +1,1 @@
+"""Provide the agent's ports: gRPC, torch.distributed and our runtime."""

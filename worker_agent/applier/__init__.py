@@ -1,0 +1,1 @@
+"""The shell around the rank machine: orders in, words out."""

@@ -1,0 +1,1 @@
+"""What the agent needs from an engine, a group and a controller."""

@@ -1,0 +1,1 @@
+"""Turns an engine's counters into load reports."""
