@@ -1,0 +1,115 @@
+"""What the controller needs from the floors above it."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from eplb_service.controller.planning import NothingToDo, PlanningInput
+from eplb_service.controller.records import (
+    DeploymentRecord,
+    EpochEnd,
+    EpochRecord,
+    HistoryEntry,
+    Note,
+    Recovered,
+)
+from eplb_service.domain.ids import Epoch, Generation, Revision
+from eplb_service.domain.metric_names import Metric
+from eplb_service.domain.plan import Plan
+from eplb_service.protocol.messages import Down
+
+
+class Store(Protocol):
+    """Durable memory, fenced by generation.
+
+    Every write carries the writer's generation and raises StoreConflict when a
+    higher one has been acquired; a write that returns is durable. Raises
+    StoreUnavailable, with nothing written, when the store does not answer in time.
+    """
+
+    async def acquire(self) -> Generation:
+        """Take the next generation and fence every lower one."""
+        ...
+
+    async def deployments(self) -> tuple[str, ...]:
+        """Names of all deployments on record."""
+        ...
+
+    async def recover(self, deployment: str) -> Recovered | None:
+        """Everything known of one deployment; None where nothing is."""
+        ...
+
+    async def register(
+        self, generation: Generation, record: DeploymentRecord, first: EpochRecord
+    ) -> None:
+        """Write a deployment down, or its newer incarnation; `first` is its settled start."""
+        ...
+
+    async def spend(self, generation: Generation, deployment: str, record: EpochRecord) -> None:
+        """Spend the epoch's number; StoreConflict if it is not above all spent ones."""
+        ...
+
+    async def end(self, generation: Generation, deployment: str, end: EpochEnd) -> None:
+        """Record how far an epoch came."""
+        ...
+
+    async def spend_revision(
+        self, generation: Generation, deployment: str, epoch: Epoch, revision: Revision
+    ) -> None:
+        """Spend a share revision's number."""
+        ...
+
+    async def keep(self, generation: Generation, deployment: str, note: Note) -> None:
+        """Write an operator's act: a freeze (None lifts it), settings or a line of history."""
+        ...
+
+
+class Archive(Protocol):
+    """The store's read side for people; never on a migration's path."""
+
+    async def history(self, deployment: str, limit: int) -> tuple[HistoryEntry, ...]:
+        """Newest first."""
+        ...
+
+    async def epoch(self, deployment: str, epoch: Epoch) -> tuple[EpochRecord, EpochEnd] | None:
+        """One spent number and how it ended."""
+        ...
+
+    async def settled_before(self, deployment: str, epoch: Epoch) -> EpochRecord | None:
+        """The newest settled epoch below the given one."""
+        ...
+
+
+class Outbox(Protocol):
+    """The way down to one connected rank; never blocks."""
+
+    def send(self, message: Down) -> None:
+        """Queue a message; an outbox that is full closes its stream, and the rank comes again."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the stream; the rank will connect again."""
+        ...
+
+
+class PlanRunner(Protocol):
+    """Where plans are drawn: a process of its own, killed at its deadline."""
+
+    async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
+        """Run planning.draft; raises PlannerFailed or PlannerTimeout."""
+        ...
+
+
+class Recorder(Protocol):
+    """Where figures for operators go."""
+
+    def set(self, metric: Metric, labels: Sequence[str], value: float) -> None:
+        """Set a gauge."""
+        ...
+
+    def add(self, metric: Metric, labels: Sequence[str], amount: float) -> None:
+        """Add to a counter."""
+        ...
+
+    def forget(self, metric: Metric, labels: Sequence[str]) -> None:
+        """Drop one series, e.g. of a layer without load."""
+        ...
