@@ -1,0 +1,1 @@
+"""The operations that stages need, once per kind of device. `cpu` is the specification."""

@@ -1,0 +1,56 @@
+"""The specification of every backend: plain torch, deterministic, NaN-safe.
+
+Axes    M rows   S groups   A input width   B output width   Z width of a row
+        T tokens   K experts per token   E experts
+"""
+
+import torch
+from torch import Tensor
+
+from moe_runtime.contracts.groups import GroupCounts
+from moe_runtime.contracts.torch_calls import to_ints
+
+__all__ = ["CpuBackend"]
+
+
+class CpuBackend:
+    """Meets `backends.protocol.Backend`."""
+
+    def top_k(self, scores_TE: Tensor, k: int) -> Tensor:
+        """Return the best k of each row, best first, ties to the lower id.
+
+        A stable sort, because the order of ties in torch.topk is not defined.
+        """
+        return torch.sort(scores_TE, dim=1, descending=True, stable=True).indices[:, :k]
+
+    def order_by_group(self, groups_M: Tensor) -> Tensor:
+        """Return the rows sorted by group number, each group in its old order."""
+        return torch.sort(groups_M, stable=True).indices
+
+    def count_groups(self, groups_M: Tensor, num_groups: int) -> GroupCounts:
+        """Return how many rows each group has."""
+        return GroupCounts(torch.bincount(groups_M, minlength=num_groups))
+
+    def grouped_matmul(self, rows_MA: Tensor, weights_SBA: Tensor, counts: GroupCounts) -> Tensor:
+        """Return each row times the transposed matrix of its group; empty groups cost nothing."""
+        out_MB = rows_MA.new_empty((rows_MA.shape[0], weights_SBA.shape[1]))
+        start = 0
+        for group, size in enumerate(to_ints(counts.counts_S)):
+            if size:
+                end = start + size
+                torch.mm(rows_MA[start:end], weights_SBA[group].t(), out=out_MB[start:end])
+                start = end
+        return out_MB
+
+    def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """Return the sum over k of weight times row, where a row is named.
+
+        A pair without a row reads a row of zeros with weight zero, so nothing that was never
+        written is ever read, let alone multiplied.
+        """
+        named_TK = index_TK >= 0
+        zero_row = rows_MZ.new_zeros((1, rows_MZ.shape[1]))
+        padded = torch.cat((rows_MZ, zero_row))
+        index = torch.where(named_TK, index_TK, rows_MZ.shape[0])
+        weights = torch.where(named_TK, weights_TK, 0).to(rows_MZ.dtype)
+        return (padded[index] * weights[:, :, None]).sum(dim=1)

@@ -1,0 +1,46 @@
+"""What a device must be able to do.
+
+Axes    M rows   S groups   A input width   B output width   Z width of a row
+        T tokens   K experts per token   E experts
+
+Every backend matches `cpu` within a stated tolerance; ids and counts match exactly.
+"""
+
+from typing import Protocol
+
+from torch import Tensor
+
+from moe_runtime.contracts.groups import GroupCounts
+
+__all__ = ["Backend"]
+
+
+class Backend(Protocol):
+    """Pure functions of their arguments; nothing is kept between calls."""
+
+    def top_k(self, scores_TE: Tensor, k: int) -> Tensor:
+        """Return int64 [T, K]: the best k of each row, best first, ties to the lower id."""
+        ...
+
+    def order_by_group(self, groups_M: Tensor) -> Tensor:
+        """Return int64 [M]: the rows sorted by group number, each group in its old order."""
+        ...
+
+    def count_groups(self, groups_M: Tensor, num_groups: int) -> GroupCounts:
+        """Return how many rows each group has."""
+        ...
+
+    def grouped_matmul(self, rows_MA: Tensor, weights_SBA: Tensor, counts: GroupCounts) -> Tensor:
+        """Return [M, B]: each row times the transposed matrix of its group.
+
+        Rows are sorted by group; the counts add up to M.
+        """
+        ...
+
+    def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
+        """Return [T, Z]: the sum over k of weight times row, in order of k.
+
+        index_TK    row of each pair, or -1: the pair counts nothing, whatever its weight is and
+                    whatever any row contains
+        """
+        ...

@@ -1,0 +1,123 @@
+"""Every failure the runtime can name.
+
+    MoeError
+      ImpossibleRouting     selector settings that no input can satisfy
+      ShapeMismatch         a tensor does not have the shape its place demands
+      UnplacedExpert        a token chose an expert for which the table names no slot
+      BadTable              a dispatch table names a slot that cannot serve the expert
+      BadInstall            an install names a slot or staging row that does not exist
+      EmptySlotReached      tokens arrived at a slot that holds no expert
+      DummyStepWithTokens   a dummy step brought token rows
+      ExchangeFailed        a collective of the exchange did not complete
+
+`code` is stable: it is logged and counted. The text is for people.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+__all__ = [
+    "BadInstall",
+    "BadTable",
+    "DummyStepWithTokens",
+    "EmptySlotReached",
+    "ExchangeFailed",
+    "ImpossibleRouting",
+    "MoeError",
+    "ShapeMismatch",
+    "UnplacedExpert",
+]
+
+
+class MoeError(Exception):
+    """Root of all that the runtime raises on purpose."""
+
+    code: ClassVar[str] = "moe_error"
+
+
+class ImpossibleRouting(MoeError):
+    """Selector settings that no input can satisfy."""
+
+    code = "impossible_routing"
+
+
+class ShapeMismatch(MoeError):
+    """A tensor does not have the shape that its place demands."""
+
+    code = "shape_mismatch"
+
+    def __init__(self, what: str, *, got: Sequence[int], expected: str) -> None:
+        self.what, self.got, self.expected = what, tuple(got), expected
+        super().__init__(f"{what} has shape {tuple(got)}, expected {expected}; nothing was changed")
+
+
+class UnplacedExpert(MoeError):
+    """A token chose an expert for which this rank's dispatch table names no slot."""
+
+    code = "unplaced_expert"
+
+    def __init__(self, *, layer: int, experts: Sequence[int]) -> None:
+        self.layer, self.experts = layer, tuple(experts)
+        super().__init__(
+            f"layer {layer}: tokens chose experts {list(experts)}, but the dispatch table names no "
+            "slot for them; the step cannot be computed and stops here"
+        )
+
+
+class BadTable(MoeError):
+    """A dispatch table names a slot that does not exist or holds another expert."""
+
+    code = "bad_table"
+
+    def __init__(self, *, layer: int, reason: str) -> None:
+        self.layer = layer
+        super().__init__(f"layer {layer}: {reason}; the table in use was kept")
+
+
+class BadInstall(MoeError):
+    """An install names a slot or a staging row that does not exist, or one of them twice."""
+
+    code = "bad_install"
+
+    def __init__(self, *, layer: int, reason: str) -> None:
+        self.layer = layer
+        super().__init__(f"layer {layer}: {reason}; no slot was changed")
+
+
+class EmptySlotReached(MoeError):
+    """Tokens arrived at a slot that holds no expert: some rank's table is wrong."""
+
+    code = "empty_slot_reached"
+
+    def __init__(self, *, layer: int, rank: int, local_slots: Sequence[int]) -> None:
+        self.layer, self.rank, self.local_slots = layer, rank, tuple(local_slots)
+        super().__init__(
+            f"layer {layer}, rank {rank}: tokens arrived at local slots {list(local_slots)}, which "
+            "are empty; a dispatch table of some rank is wrong and the step stops here"
+        )
+
+
+class DummyStepWithTokens(MoeError):
+    """A dummy step keeps the collectives going and brings no tokens of its own."""
+
+    code = "dummy_step_with_tokens"
+
+    def __init__(self, *, rank: int, num_rows: int) -> None:
+        self.rank, self.num_rows = rank, num_rows
+        super().__init__(
+            f"rank {rank} announced a dummy step with {num_rows} token rows, expected none; "
+            "the step was not started"
+        )
+
+
+class ExchangeFailed(MoeError):
+    """A collective did not complete: a peer is gone, late, or out of step."""
+
+    code = "exchange_failed"
+
+    def __init__(self, *, rank: int, operation: str, cause: str) -> None:
+        self.rank, self.operation = rank, operation
+        super().__init__(
+            f"rank {rank}: {operation} did not complete ({cause}); the group cannot go on "
+            "without all of its ranks and this step is lost"
+        )

@@ -1,0 +1,29 @@
+"""Experts by their name in the model, and by the place that holds them.
+
+Axes    T tokens   K experts per token
+
+Two types, because the two kinds of number look alike and must never be mixed:
+a logical id becomes a physical one exactly once, in `placement.maps.remap`.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+__all__ = ["LogicalIds", "PhysicalIds"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogicalIds:
+    """Experts of the model."""
+
+    ids_TK: Tensor
+    """int64 [T, K], 0..E-1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhysicalIds:
+    """Slots of the deployment, numbered rank by rank."""
+
+    ids_TK: Tensor
+    """int64 [T, K], 0..P-1."""

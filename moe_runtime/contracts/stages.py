@@ -1,0 +1,115 @@
+"""What one stage hands to the next.
+
+Axes    T tokens of this rank          A tokens of all ranks       K experts per token
+        D model width                  Z width of the routed part  N ranks
+        M token rows at local slots    S local slots
+
+Each type is the whole output of one stage and the whole input of the next:
+nothing travels beside it and no stage keeps anything between calls. What an
+exchange mode needs again when it combines is its own type, so that a mode
+cannot be given another mode's.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from moe_runtime.contracts.groups import GroupCounts
+from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+
+__all__ = [
+    "AllGatherCarry",
+    "AllToAllCarry",
+    "Combined",
+    "Computed",
+    "Dispatched",
+    "Placed",
+    "Prepared",
+    "Routed",
+]
+
+C = TypeVar("C")
+"""The carry-over of one exchange mode."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """The rows that are tokens; padding is left behind and never computed."""
+
+    x_TD: Tensor
+    kept_T: Tensor
+    """int64 [T] row of each token in the batch."""
+    num_rows: int
+    """Rows of the batch, padding included."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routed:
+    """Chosen by the router."""
+
+    x_TZ: Tensor
+    """Tokens as the experts read them."""
+    experts: LogicalIds
+    weights_TK: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placed:
+    """Given a slot each, by the rank that owns the tokens."""
+
+    x_TZ: Tensor
+    slots: PhysicalIds
+    weights_TK: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dispatched(Generic[C]):
+    """Arrived where the experts are, sorted by local slot."""
+
+    rows_MZ: Tensor
+    counts: GroupCounts
+    """Rows of each local slot."""
+    received_NS: Tensor
+    """int64 [N, S] rows each rank sent to each local slot."""
+    carry: C
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Computed(Generic[C]):
+    """Gone through the experts, still sorted by local slot."""
+
+    rows_MZ: Tensor
+    carry: C
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Combined:
+    """Summed over each token's experts, in token order."""
+
+    x_TZ: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllGatherCarry:
+    """What AllGather needs again to combine."""
+
+    index_AK: Tensor
+    """int64 [A, K] computed row of each pair, -1 where another rank computes it."""
+    weights_AK: Tensor
+    rows_N: tuple[int, ...]
+    """Tokens of each rank; they add up to A."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllToAllCarry:
+    """What All2All needs again to combine."""
+
+    index_TK: Tensor
+    """int64 [T, K] row of each pair among those that come back."""
+    weights_TK: Tensor
+    arrival_M: Tensor
+    """int64 [M] place in order of arrival of each row sorted by slot."""
+    sent_N: tuple[int, ...]
+    received_N: tuple[int, ...]
+    """Rows sent to, and received from, each rank."""

@@ -1,0 +1,50 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# The rules are off in this file only, because torch leaves these calls unannotated.
+"""Calls of torch that carry no types, each given one, so that all other files are checked."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["all_gather", "all_to_all", "from_array", "split_rows", "to_ints", "unique_ints"]
+
+
+def to_ints(numbers: Tensor) -> list[int]:
+    """Return a one-dimensional tensor of integers as a list."""
+    return [int(n) for n in numbers.tolist()]
+
+
+def unique_ints(numbers: Tensor) -> list[int]:
+    """Return the distinct values, rising."""
+    return [int(n) for n in torch.unique(numbers).tolist()]
+
+
+def from_array(array: npt.NDArray[np.generic]) -> Tensor:
+    """Return a tensor on the memory of an array."""
+    return torch.from_numpy(array)
+
+
+def split_rows(rows: Tensor, size: int | Sequence[int], *, dim: int = 0) -> tuple[Tensor, ...]:
+    """Return views of pieces of one size, or of the given sizes, along an axis."""
+    return tuple(torch.split(rows, size if isinstance(size, int) else list(size), dim=dim))
+
+
+def all_gather(blocks: list[Tensor], block: Tensor, group: dist.ProcessGroup | None) -> None:
+    """Fill `blocks` with every rank's block."""
+    dist.all_gather(blocks, block, group=group)
+
+
+def all_to_all(
+    received: Tensor,
+    sent: Tensor,
+    received_rows: Sequence[int],
+    sent_rows: Sequence[int],
+    group: dist.ProcessGroup | None,
+) -> None:
+    """Fill `received` with rows from every rank."""
+    dist.all_to_all_single(received, sent, list(received_rows), list(sent_rows), group=group)

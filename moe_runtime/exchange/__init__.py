@@ -1,0 +1,1 @@
+"""How tokens reach the ranks that hold their experts, and come back."""

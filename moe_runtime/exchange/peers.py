@@ -1,0 +1,116 @@
+"""The collectives that an exchange needs, over a process group or alone.
+
+Axes    N ranks   M rows   Z width of a row
+"""
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from moe_runtime.contracts import torch_calls
+from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed
+from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
+
+__all__ = ["Alone", "GroupPeers", "Peers", "announce"]
+
+
+class Peers(Protocol):
+    """The ranks of a group. Every rank must call the same methods in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """This rank's number in the group."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Ranks in the group."""
+        ...
+
+    def all_gather(self, block: Tensor) -> Tensor:
+        """Return [N, ...]: the block of every rank; all blocks have one shape."""
+        ...
+
+    def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Send sent[r] rows to each rank, in order, and return received[r] rows from each."""
+        ...
+
+
+class Alone:
+    """A group of one, without a process group: everything sent arrives at once."""
+
+    rank = 0
+    size = 1
+
+    def all_gather(self, block: Tensor) -> Tensor:
+        """Return the own block."""
+        return block[None]
+
+    def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Return the own rows."""
+        assert list(sent) == list(received) == [rows.shape[0]]
+        return rows
+
+
+class GroupPeers:
+    """The ranks of a torch.distributed group; None is the default group."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self._rank = dist.get_rank(group)
+        self._size = dist.get_world_size(group)
+
+    @property
+    def rank(self) -> int:
+        """This rank's number in the group."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """Ranks in the group."""
+        return self._size
+
+    def all_gather(self, block: Tensor) -> Tensor:
+        """Return every rank's block, raising ExchangeFailed if a rank is gone or late."""
+        blocks = block.new_empty((self._size, *block.shape))
+        with self._named("all_gather"):
+            torch_calls.all_gather(list(blocks.unbind()), block.contiguous(), self._group)
+        return blocks
+
+    def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """Exchange rows, raising ExchangeFailed if a rank is gone or late."""
+        arrived = rows.new_empty((sum(received), *rows.shape[1:]))
+        with self._named("all_to_all"):
+            torch_calls.all_to_all(arrived, rows.contiguous(), received, sent, self._group)
+        return arrived
+
+    @contextmanager
+    def _named(self, operation: str) -> Generator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise ExchangeFailed(
+                rank=self._rank, operation=operation, cause=str(error).splitlines()[0]
+            ) from error
+
+
+def announce(peers: Peers, step: Step, *, num_rows: int) -> StepView:
+    """Tell all ranks what this rank brings to the step, and learn what they bring.
+
+    One collective per step, before the first layer. Raises DummyStepWithTokens.
+    """
+    if step.kind is StepKind.DUMMY and num_rows:
+        raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
+    own = torch.tensor([num_rows, step.kind, step.phase], dtype=torch.int64)
+    rows, kinds, phases = (torch_calls.to_ints(told) for told in peers.all_gather(own).t())
+    return StepView(
+        rank=peers.rank,
+        rows_N=tuple(rows),
+        steps_N=tuple(
+            Step(StepKind(kind), Phase(phase)) for kind, phase in zip(kinds, phases, strict=True)
+        ),
+    )

@@ -1,0 +1,1 @@
+"""One MoE layer: the stages in order."""

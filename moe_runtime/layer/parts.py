@@ -1,0 +1,106 @@
+"""What a layer has beside its routed experts, the same on every rank.
+
+Axes    T tokens   D model width   Z width of the routed part   E experts
+        F = 2 I    I width of a shared expert
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Direct",
+    "Latent",
+    "LayerWeights",
+    "NormedLatent",
+    "RoutedPath",
+    "SharedExpert",
+    "rms_norm",
+]
+
+_EPS = 1e-6
+
+
+class RoutedPath(Protocol):
+    """What surrounds the routed part of a layer."""
+
+    def enter(self, x_TD: Tensor) -> Tensor:
+        """Return [T, Z]: tokens as the experts read them."""
+        ...
+
+    def leave(self, y_TZ: Tensor) -> Tensor:
+        """Return [T, D]: the summed experts as the model reads them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """Experts work at the model's own width."""
+
+    def enter(self, x_TD: Tensor) -> Tensor:
+        """Return the tokens as they are."""
+        return x_TD
+
+    def leave(self, y_TZ: Tensor) -> Tensor:
+        """Return the sum as it is."""
+        return y_TZ
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Latent:
+    """Experts work in a latent: projected down before, and up after the sum."""
+
+    down_ZD: Tensor
+    up_DZ: Tensor
+
+    def enter(self, x_TD: Tensor) -> Tensor:
+        """Project down."""
+        return x_TD @ self.down_ZD.t()
+
+    def leave(self, y_TZ: Tensor) -> Tensor:
+        """Project up."""
+        return y_TZ @ self.up_DZ.t()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NormedLatent:
+    """Kimi K3's latent: the sum over experts is RMS-normalised before it is projected up."""
+
+    down_ZD: Tensor
+    norm_Z: Tensor
+    up_DZ: Tensor
+
+    def enter(self, x_TD: Tensor) -> Tensor:
+        """Project down."""
+        return x_TD @ self.down_ZD.t()
+
+    def leave(self, y_TZ: Tensor) -> Tensor:
+        """Normalise, weigh and project up."""
+        return (rms_norm(y_TZ) * self.norm_Z) @ self.up_DZ.t()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedExpert:
+    """An expert that every token passes, on its own rank; it has no slot and is never load."""
+
+    w13_FD: Tensor
+    w2_DI: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerWeights:
+    """Everything a layer has beside its routed experts."""
+
+    gate_ED: Tensor
+    """The router: it reads the full hidden state, also where experts work in a latent."""
+    correction_E: Tensor | None
+    """Added to the scores to choose, never part of a weight."""
+    path: RoutedPath
+    shared: tuple[SharedExpert, ...]
+
+
+def rms_norm(x_TD: Tensor) -> Tensor:
+    """Return each row divided by its root mean square, without a weight."""
+    return x_TD * torch.rsqrt(x_TD.square().mean(dim=1, keepdim=True) + _EPS)

@@ -1,0 +1,1 @@
+"""Where experts live on this rank, how tokens find them, and how many came."""

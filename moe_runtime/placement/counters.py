@@ -1,0 +1,92 @@
+"""How many tokens were sent to experts and received by slots.
+
+Axes    H phases   L layers   S local slots   E logical experts   N ranks   G step kinds
+
+Counters only grow, so that a lost report loses nothing; the closing totals of
+an epoch are a snapshot taken at its cutover. What is received is judged by the
+rank that sent it: tokens of dummy, warm-up and profile steps and padding rows
+are never load, also at a rank whose own step is a dummy one. All counters are
+written and read on the step's thread.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moe_runtime.contracts.ids import LogicalIds
+from moe_runtime.contracts.step import Phase, StepKind, StepView
+
+__all__ = ["CounterSnapshot", "LoadCounters"]
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CounterSnapshot:
+    """All totals at one moment, copied. Phases and kinds are indices of their enums."""
+
+    received_HLS: Counts
+    """Token rows that local slots computed."""
+    sent_HLE: Counts
+    """Token rows this rank's own tokens sent to each expert."""
+    tokens_H: Counts
+    """This rank's own tokens in real steps."""
+    steps_G: Counts
+    """Steps this rank took, by kind."""
+    padding_rows: int
+    """Rows left out of every count above."""
+    expert_seconds: float
+    """Time spent in the experts, in real steps."""
+
+
+class LoadCounters:
+    """The totals of one rank."""
+
+    def __init__(self, *, num_layers: int, num_slots: int, num_experts: int) -> None:
+        phases = len(Phase)
+        self._num_experts = num_experts
+        self._received_HLS = torch.zeros((phases, num_layers, num_slots), dtype=torch.int64)
+        self._sent_HLE = torch.zeros((phases, num_layers, num_experts), dtype=torch.int64)
+        self._tokens_H = [0] * phases
+        self._steps_G = [0] * len(StepKind)
+        self._padding_rows = 0
+        self._expert_seconds = 0.0
+
+    def record_step(self, view: StepView, *, padding_rows: int) -> None:
+        """Count a step that this rank begins."""
+        self._steps_G[view.own.kind] += 1
+        self._padding_rows += padding_rows
+        if view.own.kind is StepKind.REAL:
+            self._tokens_H[view.own.phase] += view.own_rows
+
+    def record_layer(
+        self, layer: int, view: StepView, *, sent: LogicalIds, received_NS: Tensor
+    ) -> None:
+        """Count what one layer sent and received in this step.
+
+        sent           experts that this rank's own tokens chose
+        received_NS    [N, S]  rows that each rank sent to each local slot
+        """
+        self._received_HLS[:, layer] += view.load_mask() @ received_NS
+        if view.own.kind is StepKind.REAL:
+            counts_E = torch.bincount(sent.ids_TK.reshape(-1), minlength=self._num_experts)
+            self._sent_HLE[view.own.phase, layer] += counts_E
+
+    def record_expert_time(self, view: StepView, *, seconds: float) -> None:
+        """Count time spent in the experts."""
+        if view.own.kind is StepKind.REAL:
+            self._expert_seconds += seconds
+
+    def snapshot(self) -> CounterSnapshot:
+        """Copy all totals."""
+        return CounterSnapshot(
+            received_HLS=self._received_HLS.numpy().copy(),
+            sent_HLE=self._sent_HLE.numpy().copy(),
+            tokens_H=np.array(self._tokens_H, dtype=np.int64),
+            steps_G=np.array(self._steps_G, dtype=np.int64),
+            padding_rows=self._padding_rows,
+            expert_seconds=self._expert_seconds,
+        )

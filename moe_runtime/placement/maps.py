@@ -1,0 +1,119 @@
+"""How a token's logical expert becomes a slot.
+
+Axes    T tokens   K experts per token   L layers   E logical experts
+        J rows of a table                P slots of all ranks
+
+A dispatch table names, for each expert, the slots that this rank uses. With
+J = 1 it is what vllm-ascend calls log2phy and pushes as such. With J > 1 a
+token takes the entry of its row modulo J, so that ranks that hold the same
+tokens and the same table pick the same slot. `remap` is the only place where
+a table is applied, by the rank that owns the token, once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moe_runtime.contracts.errors import BadTable, ShapeMismatch, UnplacedExpert
+from moe_runtime.contracts.ids import PhysicalIds
+from moe_runtime.contracts.stages import Placed, Routed
+from moe_runtime.contracts.torch_calls import from_array, unique_ints
+
+__all__ = ["DispatchTables", "SlotLayout", "remap"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLayout:
+    """How many slots each rank has; slots are numbered rank by rank.
+
+    >>> SlotLayout((3, 2)).base(1), SlotLayout((3, 2)).num_slots
+    (3, 5)
+    """
+
+    slots_per_rank: tuple[int, ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks of the deployment."""
+        return len(self.slots_per_rank)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of all ranks."""
+        return sum(self.slots_per_rank)
+
+    def base(self, rank: int) -> int:
+        """Return the first slot of a rank."""
+        return sum(self.slots_per_rank[:rank])
+
+    def bounds(self) -> tuple[int, ...]:
+        """Return N + 1 slot numbers: rank r has bounds[r] up to, not including, bounds[r + 1]."""
+        return tuple(accumulate(self.slots_per_rank, initial=0))
+
+
+class DispatchTables:
+    """One table per layer, updated in place."""
+
+    def __init__(self, tables_LEJ: npt.ArrayLike, *, layout: SlotLayout) -> None:
+        tables = np.array(tables_LEJ, dtype=np.int64)
+        if tables.ndim != 3:
+            raise ShapeMismatch("tables_LEJ", got=tables.shape, expected="(L, E, J)")
+        self._layout = layout
+        for layer, table in enumerate(tables):
+            self._check(layer, table)
+        self._tables_LEJ = from_array(tables)
+
+    def table(self, layer: int) -> Tensor:
+        """Return the live int64 [E, J] table of one layer."""
+        return self._tables_LEJ[layer]
+
+    def snapshot(self) -> npt.NDArray[np.int64]:
+        """Return a copy of all tables, [L, E, J]."""
+        return self._tables_LEJ.numpy().copy()
+
+    def set(self, layer: int, table_EJ: npt.ArrayLike) -> None:
+        """Replace one layer's table in place; raises BadTable and keeps the old one."""
+        table = np.array(table_EJ, dtype=np.int64)
+        expected = tuple(self._tables_LEJ.shape[1:])
+        if table.shape != expected:
+            raise BadTable(layer=layer, reason=f"table has shape {table.shape}, not {expected}")
+        self._check(layer, table)
+        self._tables_LEJ[layer].copy_(from_array(table))
+
+    def _check(self, layer: int, table: npt.NDArray[np.int64]) -> None:
+        outside = (table < -1) | (table >= self._layout.num_slots)
+        if outside.any():
+            raise BadTable(
+                layer=layer,
+                reason=f"experts {_experts(outside)} are sent to slots outside "
+                f"0..{self._layout.num_slots - 1}",
+            )
+
+
+def remap(routed: Routed, table_EJ: Tensor, *, layer: int, row_offset: int = 0) -> Placed:
+    """Send each token to the slot that this rank uses for its expert.
+
+    table_EJ      [E, J]  slot of each expert, -1 where it has none
+    row_offset    number of the first token among those that share the table's rows
+
+    Raises UnplacedExpert if a token chose an expert without a slot.
+    """
+    experts_TK = routed.experts.ids_TK
+    num_choices = table_EJ.shape[1]
+    if num_choices == 1:
+        slots_TK = table_EJ[:, 0][experts_TK]
+    else:
+        rows_T = torch.arange(row_offset, row_offset + experts_TK.shape[0]) % num_choices
+        slots_TK = table_EJ[experts_TK, rows_T[:, None]]
+    if slots_TK.numel() and int(slots_TK.min()) < 0:
+        raise UnplacedExpert(layer=layer, experts=unique_ints(experts_TK[slots_TK < 0]))
+    return Placed(routed.x_TZ, PhysicalIds(slots_TK), routed.weights_TK)
+
+
+def _experts(bad_EJ: npt.NDArray[np.bool_]) -> Sequence[int]:
+    return np.flatnonzero(bad_EJ.any(axis=1)).tolist()

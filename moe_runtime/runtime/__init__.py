@@ -1,0 +1,50 @@
+"""The front door: a stack of MoE layers whose experts can be moved while it serves.
+
+Nothing below this package is meant to be imported from outside the runtime.
+"""
+
+from moe_runtime.contracts.errors import MoeError
+from moe_runtime.contracts.step import Phase, Step, StepKind
+from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
+from moe_runtime.experts.activations import Activation, SiTU, SwiGLU
+from moe_runtime.placement.counters import CounterSnapshot
+from moe_runtime.placement.maps import SlotLayout
+from moe_runtime.placement.slots import EMPTY, Install, digest
+from moe_runtime.routing.selector import Scoring, SelectorSettings
+from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
+from moe_runtime.runtime.engine import ExchangeMode, MoeRuntime, Start
+from moe_runtime.runtime.model import LatentShape, Model, StackShape
+from moe_runtime.runtime.reference import DenseReference
+from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
+
+__all__ = [
+    "EMPTY",
+    "Activation",
+    "Alone",
+    "Batch",
+    "ByGate",
+    "ByLogits",
+    "CounterSnapshot",
+    "DenseReference",
+    "ExchangeMode",
+    "GroupPeers",
+    "Install",
+    "LatentShape",
+    "Model",
+    "MoeError",
+    "MoeRuntime",
+    "Peers",
+    "Phase",
+    "Scoring",
+    "SelectorSettings",
+    "SiTU",
+    "SlotLayout",
+    "StackShape",
+    "Start",
+    "Step",
+    "StepKind",
+    "SwiGLU",
+    "SyntheticModel",
+    "digest",
+    "logical_weights",
+]

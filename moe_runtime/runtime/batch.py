@@ -1,0 +1,48 @@
+"""What one rank brings to one step.
+
+Axes    T rows   D model width   L layers   E experts
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moe_runtime.contracts.step import Phase, Step, StepKind
+
+__all__ = ["Batch", "ByGate", "ByLogits"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByGate:
+    """Each layer's own gate routes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByLogits:
+    """Logits from outside route, for replayed traffic."""
+
+    logits_LTE: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Rows of hidden states, how they are routed, and which of them are tokens."""
+
+    x_TD: Tensor
+    real_T: Tensor
+    """bool [T], false for padding rows."""
+    router: ByGate | ByLogits
+    step: Step
+
+    @staticmethod
+    def of(x_TD: Tensor, router: ByGate | ByLogits, step: Step) -> "Batch":
+        """Return a batch without padding."""
+        return Batch(x_TD, torch.ones(x_TD.shape[0], dtype=torch.bool), router, step)
+
+    @staticmethod
+    def dummy(
+        width: int, *, phase: Phase = Phase.DECODE, dtype: torch.dtype = torch.float32
+    ) -> "Batch":
+        """Return what an idle rank brings: no rows, so that the group's collectives go on."""
+        return Batch.of(torch.empty((0, width), dtype=dtype), ByGate(), Step(StepKind.DUMMY, phase))

@@ -1,0 +1,191 @@
+"""A stack of MoE layers on one rank.
+
+Axes    T rows   D model width   L layers   S local slots   E experts   J rows of a table
+
+    x = x + layer(rms_norm(x))    for each layer
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.contracts.errors import BadTable, ShapeMismatch
+from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
+from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.exchange.all_gather import AllGatherExchange
+from moe_runtime.exchange.all_to_all import AllToAllExchange
+from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState
+from moe_runtime.layer.parts import rms_norm
+from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
+from moe_runtime.placement.maps import DispatchTables, SlotLayout
+from moe_runtime.placement.slots import EMPTY, ExpertSlots, Install
+from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
+from moe_runtime.runtime.model import Model
+
+__all__ = ["ExchangeMode", "MoeRuntime", "Start"]
+
+
+class ExchangeMode(Enum):
+    """How tokens reach their experts; the same on all ranks of a group."""
+
+    ALL_GATHER = "all_gather"
+    ALL_TO_ALL = "all_to_all"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """What one rank serves when it starts."""
+
+    layout: SlotLayout
+    held_LS: npt.ArrayLike
+    """[L, S] logical expert in each of this rank's slots, -1 for empty."""
+    tables_LEJ: npt.ArrayLike
+    """[L, E, J] slots that this rank's tokens use."""
+    staging_rows: int
+
+
+class MoeRuntime:
+    """One rank of the stack.
+
+    All methods are for the step's thread, except that the views of `slots` may be read and
+    its staging rows written by a thread that moves weights.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        start: Start,
+        *,
+        peers: Peers,
+        mode: ExchangeMode,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        shape = model.shape
+        held_LS = np.array(start.held_LS, dtype=np.int64)
+        expected = (shape.num_layers, start.layout.slots_per_rank[peers.rank])
+        if held_LS.shape != expected or start.layout.num_ranks != peers.size:
+            raise ShapeMismatch(
+                "held_LS",
+                got=held_LS.shape,
+                expected=f"{expected}, and {peers.size} ranks, not {start.layout.num_ranks}",
+            )
+        self.model = model
+        self.layout = start.layout
+        self._peers = peers
+        self._base = start.layout.base(peers.rank)
+        self._dtype = dtype
+        self.slots = ExpertSlots(
+            [_load(model, layer, held_S, dtype) for layer, held_S in enumerate(held_LS)],
+            held_LS=held_LS,
+            staging_rows=start.staging_rows,
+        )
+        self._tables = DispatchTables(start.tables_LEJ, layout=start.layout)
+        for layer in range(shape.num_layers):
+            self._check_own(layer, self._tables.table(layer).numpy())
+        self._counters = LoadCounters(
+            num_layers=shape.num_layers,
+            num_slots=self.slots.num_slots,
+            num_experts=shape.num_experts,
+        )
+        self._layers = self._build_layers(mode)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Run one step: [T, D]; padding rows come back as they were given.
+
+        Collective: every rank of the group calls it for every step, with a dummy batch if it has
+        nothing to do. One collective, and 2 (AllGather) or 3 (All2All) for each layer.
+
+        Raises what the stages raise; after an ExchangeFailed the group is lost.
+        """
+        num_real = int(batch.real_T.sum())
+        view = announce(self._peers, batch.step, num_rows=num_real)
+        self._counters.record_step(view, padding_rows=batch.x_TD.shape[0] - num_real)
+        x_TD = batch.x_TD.to(self._dtype)
+        for layer in self._layers:
+            normed_TD = rms_norm(x_TD)
+            match batch.router:
+                case ByGate():
+                    logits_TE = layer.gate(normed_TD)
+                case ByLogits(logits_LTE):
+                    logits_TE = logits_LTE[layer.index]
+            given = LayerInput(normed_TD, logits_TE, batch.real_T)
+            x_TD = x_TD + layer.forward(given, view)
+        return x_TD
+
+    def install(self, layer: int, installs: Sequence[Install], held_S: npt.ArrayLike) -> None:
+        """Copy staged experts into slots of one layer, in place; `set_table` must follow.
+
+        held_S    [S]  what the layer's slots hold afterwards, -1 for empty
+
+        Raises BadInstall, with nothing changed.
+        """
+        self.slots.install(layer, installs, held_S)
+
+    def set_table(self, layer: int, table_EJ: npt.ArrayLike) -> None:
+        """Replace one layer's dispatch table, in place.
+
+        Raises BadTable, with the old one kept, if it names a slot that does not exist or one of
+        this rank's slots for an expert that the slot does not hold.
+        """
+        self._check_own(layer, np.asarray(table_EJ, dtype=np.int64))
+        self._tables.set(layer, table_EJ)
+
+    def held(self) -> npt.NDArray[np.int64]:
+        """Return a copy of [L, S]: the logical expert in each of this rank's slots, or -1."""
+        return self.slots.held()
+
+    def tables(self) -> npt.NDArray[np.int64]:
+        """Return a copy of [L, E, J]: the slots that this rank's tokens use."""
+        return self._tables.snapshot()
+
+    def counters(self) -> CounterSnapshot:
+        """Return a copy of all load totals."""
+        return self._counters.snapshot()
+
+    def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
+        local = table_EJ - self._base
+        own = (local >= 0) & (local < self.slots.num_slots)
+        experts, rows = np.nonzero(own)
+        holds = self.slots.held()[layer][local[experts, rows]]
+        if wrong := sorted(set(experts[holds != experts].tolist())):
+            raise BadTable(
+                layer=layer,
+                reason=f"experts {wrong} are sent to slots of rank {self._peers.rank} "
+                "that do not hold them",
+            )
+
+    def _build_layers(
+        self, mode: ExchangeMode
+    ) -> tuple[MoELayer[AllGatherCarry] | MoELayer[AllToAllCarry], ...]:
+        shape, backend = self.model.shape, CpuBackend()
+        maths = LayerMaths(shape.selector, shape.activation, backend, time.perf_counter)
+        state = RankState(self.slots, self._tables, self._counters)
+        parts = [self.model.layer(layer, self._dtype) for layer in range(shape.num_layers)]
+        match mode:
+            case ExchangeMode.ALL_GATHER:
+                gather = AllGatherExchange(self._peers, self.layout, backend)
+                return tuple(MoELayer(i, w, maths, gather, state) for i, w in enumerate(parts))
+            case ExchangeMode.ALL_TO_ALL:
+                direct = AllToAllExchange(self._peers, self.layout, backend)
+                return tuple(MoELayer(i, w, maths, direct, state) for i, w in enumerate(parts))
+
+
+def _load(
+    model: Model, layer: int, held_S: npt.NDArray[np.int64], dtype: torch.dtype
+) -> DenseWeights:
+    """Return one layer's slots filled with the experts that they hold."""
+    stacks = model.expert(layer, 0, dtype).allocate(len(held_S))
+    for slot, expert in enumerate(held_S.tolist()):
+        if expert != EMPTY:
+            loaded = model.expert(layer, expert, dtype).named()
+            for name, stack in stacks.named().items():
+                stack[slot].copy_(loaded[name][0])
+    return stacks

@@ -1,0 +1,70 @@
+"""What a model is to the runtime: its shape, and where its weights come from.
+
+Axes    L layers   E experts   D model width   Z width of the routed part   I expert width
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.experts.activations import Activation
+from moe_runtime.layer.parts import LayerWeights
+from moe_runtime.routing.selector import SelectorSettings
+
+__all__ = ["LatentShape", "Model", "StackShape"]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentShape:
+    """The routed part works in a latent (Kimi K3)."""
+
+    width: int
+    normed: bool = True
+    """Whether the sum over experts is RMS-normalised before it is projected up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackShape:
+    """A stack of equal MoE layers."""
+
+    num_layers: int
+    width: int
+    """D."""
+    intermediate: int
+    """I, of each routed and each shared expert."""
+    selector: SelectorSettings
+    activation: Activation
+    latent: LatentShape | None = None
+    """None: experts work at the model's own width."""
+    num_shared: int = 0
+    corrected: bool = False
+    """Whether the selector has a correction bias."""
+
+    @property
+    def num_experts(self) -> int:
+        """E."""
+        return self.selector.num_experts
+
+    @property
+    def routed_width(self) -> int:
+        """Z."""
+        return self.width if self.latent is None else self.latent.width
+
+
+class Model(Protocol):
+    """Where weights come from; every call with equal arguments returns equal weights."""
+
+    @property
+    def shape(self) -> StackShape:
+        """The stack that the weights are for."""
+        ...
+
+    def layer(self, layer: int, dtype: torch.dtype) -> LayerWeights:
+        """Return what a layer has beside its routed experts."""
+        ...
+
+    def expert(self, layer: int, expert: int, dtype: torch.dtype) -> DenseWeights:
+        """Return one logical expert, as stacks of one slot."""
+        ...

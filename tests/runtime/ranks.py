@@ -1,0 +1,147 @@
+"""Real rank processes for tests: one function run on every rank of a gloo group.
+
+Nothing binds to anything but the loopback interface, every wait has a deadline,
+and every process is ended by its own pid whatever happens.
+"""
+
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from time import monotonic
+from typing import Generic, Protocol, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from moe_runtime.exchange.peers import GroupPeers
+
+__all__ = ["RanksFailed", "run_ranks"]
+
+P = TypeVar("P")
+T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
+
+_JOIN_S = 5.0
+
+
+class RanksFailed(Exception):
+    """A rank raised, died or was late; the text has what each rank said."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Word(Generic[R_co]):
+    """What a rank has to say at its end: a result, or else a traceback."""
+
+    results: tuple[R_co, ...]
+    trouble: str
+
+
+class _Reader(Protocol[R_co]):
+    """The end of a pipe that a rank's word comes out of."""
+
+    def recv(self) -> _Word[R_co]: ...
+    def close(self) -> None: ...
+    def fileno(self) -> int: ...
+
+
+def run_ranks(
+    work: Callable[[int, P], T], payload: P, *, num_ranks: int, deadline_s: float = 60.0
+) -> list[T]:
+    """Return work(rank, payload) of every rank, run in a process each.
+
+    work          importable by name; it finds the default process group set up
+    deadline_s    for all of it, from the start of the first process
+
+    Raises RanksFailed at the first rank that fails, or at the deadline. No process is left.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed"])
+    with tempfile.TemporaryDirectory() as folder:
+        processes: list[ForkServerProcess] = []
+        readers: list[_Reader[T]] = []
+        patience_s = 0.0
+        try:
+            for rank in range(num_ranks):
+                reader, writer = context.Pipe(duplex=False)
+                where = _Where(rank, num_ranks, Path(folder) / "rendezvous", deadline_s)
+                process = context.Process(
+                    target=_rank_main, args=(where, writer, work, payload), daemon=True
+                )
+                process.start()
+                writer.close()
+                processes.append(process)
+                readers.append(reader)
+            results = _collect(readers, deadline_s)
+            patience_s = _JOIN_S
+        finally:
+            _end(processes, patience_s=patience_s)
+            for reader in readers:
+                reader.close()
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    rank: int
+    num_ranks: int
+    rendezvous: Path
+    deadline_s: float
+
+
+def _rank_main(where: _Where, writer: Connection, work: Callable[[int, P], T], payload: P) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group(
+            "gloo",
+            init_method=where.rendezvous.as_uri(),
+            rank=where.rank,
+            world_size=where.num_ranks,
+            timeout=timedelta(seconds=where.deadline_s),
+        )
+        writer.send(_Word((work(where.rank, payload),), ""))
+        # A rank that leaves early takes its connections with it, so all leave together.
+        GroupPeers().all_gather(torch.zeros(1))
+        dist.destroy_process_group()
+    except Exception:  # noqa: BLE001  whatever a rank raised is the test's to report
+        writer.send(_Word((), traceback.format_exc()))
+
+
+def _collect(readers: list[_Reader[T]], deadline_s: float) -> list[T]:
+    give_up_at = monotonic() + deadline_s
+    results: dict[int, T] = {}
+    waiting = {reader.fileno(): rank for rank, reader in enumerate(readers)}
+    while waiting:
+        ready = wait(waiting, max(0.0, give_up_at - monotonic()))
+        if not ready:
+            raise RanksFailed(f"ranks {sorted(waiting.values())} were not done in {deadline_s} s")
+        for fileno in [f for f in waiting if f in ready]:
+            rank = waiting.pop(fileno)
+            results[rank] = _hear(rank, readers[rank])
+    return [results[rank] for rank in range(len(readers))]
+
+
+def _hear(rank: int, reader: _Reader[T]) -> T:
+    try:
+        word = reader.recv()
+    except EOFError:
+        raise RanksFailed(f"rank {rank} died without a word") from None
+    if word.trouble:
+        raise RanksFailed(f"rank {rank} raised:\n{word.trouble}")
+    return word.results[0]
+
+
+def _end(processes: list[ForkServerProcess], *, patience_s: float) -> None:
+    for process in processes:
+        process.join(patience_s)
+        if process.is_alive():
+            process.kill()
+            process.join(_JOIN_S)
+        process.close()
