@@ -1,0 +1,1 @@
+"""The demo and the measurements; not part of the distribution."""
