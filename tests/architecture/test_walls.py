@@ -39,14 +39,19 @@ FORBIDDEN = [
     ("eplb_service.policies", "eplb_service.wire", "pure"),
     ("eplb_service.controller.planning", "asyncio", "pure"),
     ("eplb_service.controller.machine", "eplb_service.controller.shell", "pure"),
-    ("eplb_service.store.left", "eplb_service.store.right", "siblings"),
+    ("eplb_service.store.left", "eplb_service.store.right", "siblings: no cycles"),
+    ("eplb_service.policies.packing", "eplb_service.policies.static", "siblings: policies"),
+    ("eplb_service.policies.packing", "eplb_service.policies.catalog", "siblings: policies"),
+    ("moe_runtime.exchange.all_gather", "moe_runtime.exchange.all_to_all", "siblings: exchange"),
 ]
 ROOMS = """
     eplb_service: host cli settings server store metrics sim controller load policies gates wire
                   protocol domain clock store/left store/right controller/machine
-                  controller/planning controller/shell
+                  controller/planning controller/shell policies/catalog policies/packing
+                  policies/static
     worker_agent: main settings adapters agent applier reporter ports
     moe_runtime: runtime layer routing exchange experts backends placement contracts
+                 exchange/all_gather exchange/all_to_all
 """
 STANDING = {
     "eplb_service/wire": "import eplb.v1\n",
