@@ -17,12 +17,14 @@ from eplb_service.domain.ids import (
     Generation,
     Incarnation,
     IntArray,
+    Revision,
     array_bytes,
     digest_of,
     frozen,
 )
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
+from eplb_service.domain.shares import ShareName
 
 LAYER, EXPERT, SOURCE, TARGET = range(4)
 
@@ -123,6 +125,12 @@ def wave_digest(content: WaveContent, *, incarnation: Incarnation, expires_at_st
     tables = (content.layers, content.rows, content.transfers)
     dispatch = np.array(content.dispatch, dtype=np.int64)
     return digest_of(map(array_bytes, (head, dispatch, *tables)))
+
+
+def first_shares(epoch: Epoch, content: WaveContent) -> ShareName:
+    """Name of the shares that a wave brings: revision 0 of its epoch."""
+    dispatch = np.array(content.dispatch, dtype=np.int64)
+    return ShareName(epoch, content.target, Revision(0), digest_of((array_bytes(dispatch),)))
 
 
 def received_by(transfers: IntArray, layout: SlotLayout, rank: int) -> IntArray:

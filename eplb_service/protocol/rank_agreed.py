@@ -7,11 +7,8 @@ Halt beats cutover beats expiry.
 
 from dataclasses import replace
 
-import numpy as np
-
-from eplb_service.domain.ids import Revision, array_bytes, digest_of
-from eplb_service.domain.shares import Ownership, ShareName
-from eplb_service.domain.wave import Order
+from eplb_service.domain.shares import Ownership
+from eplb_service.domain.wave import first_shares
 from eplb_service.protocol.agreement import NO_WAVE, Agreement
 from eplb_service.protocol.messages import (
     CutOver,
@@ -67,12 +64,6 @@ def drop(state: RankState, reason: DropReason) -> Step:
     return replace(state, held=left, high_mark=mark, outcome=outcome), effects
 
 
-def first_shares(order: Order) -> ShareName:
-    """Name of the shares that an order brings: revision 0 of its epoch."""
-    digest = digest_of((array_bytes(np.array(order.content.dispatch, dtype=np.int64)),))
-    return ShareName(order.epoch, order.content.target, Revision(0), digest)
-
-
 def _halt(state: RankState, agreement: Agreement) -> Step:
     before = state.halt
     number = before.status.number + (1 if agreement.is_any_raising else 0)
@@ -120,7 +111,7 @@ def _cut_over(state: RankState, held: Held) -> Step:
     outcome = Outcome(held.name, OutcomeKind.CUT_OVER, state.step)
     after = replace(
         state,
-        served=first_shares(held.order),
+        served=first_shares(held.order.epoch, held.order.content),
         high_mark=held.name.epoch,
         held=None,
         outcome=outcome,

@@ -1,0 +1,218 @@
+"""The controller's machine for one deployment: membership, plans and waves.
+
+Pure: step(state, event) -> (state, effects). Effects are performed in order; a
+SpendEpoch or RecordPhase must be durable before any effect after it. The shell
+answers them with EpochSpent and PhaseRecorded.
+"""
+
+from dataclasses import replace
+
+from eplb_service.controller.flights import fly, restart_flight, start_flight, tick_flight
+from eplb_service.controller.machine_state import (
+    DeploymentState,
+    Effect,
+    EpochSpent,
+    Event,
+    FaultCleared,
+    Faulted,
+    Pace,
+    PhaseRecorded,
+    PlanEnded,
+    PlanPhase,
+    RankGreeted,
+    RankLeft,
+    RankSaid,
+    RankStepped,
+    Register,
+    Run,
+    RunAsked,
+    Step,
+    StopAsked,
+    Ticked,
+)
+from eplb_service.controller.membership import empty, greet, leave, status_of, update
+from eplb_service.controller.records import EpochRecord
+from eplb_service.controller.runs import proceed
+from eplb_service.controller.statuses import fold
+from eplb_service.domain.ids import NO_DIGEST
+from eplb_service.domain.shares import even_shares
+from eplb_service.protocol.messages import (
+    Accepted,
+    Armed,
+    CutOver,
+    Dropped,
+    Halted,
+    Hello,
+    Nack,
+    Staged,
+    WaveName,
+)
+from eplb_service.protocol.wave_state import Greeted, Recorded, Said
+
+
+def begin(hello: Hello, *, pace: Pace, now_s: float) -> Step:
+    """Start a deployment that nothing is recorded of, from its first Hello."""
+    first = adopted(hello, note="served when first seen", now_s=now_s)
+    state = DeploymentState(
+        membership=None,
+        serving=first,
+        settled=first,
+        highest_epoch=first.wave.epoch,
+        run=None,
+        spending=None,
+        flight=None,
+        fault="",
+        pace=pace,
+        now_s=now_s,
+    )
+    return step(state, RankGreeted(hello))
+
+
+def adopted(hello: Hello, *, note: str, now_s: float) -> EpochRecord:
+    """Take what a rank serves for the deployment's placement."""
+    served = hello.status.served
+    return EpochRecord(
+        wave=WaveName(served.epoch, NO_DIGEST),
+        incarnation=hello.incarnation,
+        expires_at_step=0,
+        content=None,
+        placement=hello.placement,
+        shares=even_shares(hello.placement, hello.profile.ownership),
+        plan_id="",
+        note=note,
+        spent_at_s=now_s,
+    )
+
+
+def step(state: DeploymentState, event: Event) -> Step:
+    """Advance one deployment by one event.
+
+    Raises StaleMessage, RegistrationRefused or UnknownRank, with the state unchanged,
+    for a rank that must not be listened to.
+    """
+    state, effects = _react(state, event)
+    state, more = proceed(state)
+    return state, (*effects, *more)
+
+
+def _react(state: DeploymentState, event: Event) -> Step:  # noqa: C901 - one line per event
+    match event:
+        case RankGreeted(hello):
+            return _greeted(state, hello)
+        case RankSaid():
+            return _said(state, event)
+        case RankStepped(rank, incarnation, at):
+            return _stepped(state, rank, incarnation, at)
+        case RankLeft(rank, incarnation):
+            return _left(state, rank, incarnation)
+        case RunAsked(plan, num_waves, now_s):
+            run = Run(plan, num_waves, num_started=0, num_settled=0, stopping="")
+            if state.run is not None:
+                return state, (PlanEnded(plan, PlanPhase.EXPIRED, 0, "another plan is running"),)
+            return replace(state, run=run, now_s=now_s), ()
+        case StopAsked(plan_id, reason):
+            return _stop(state, plan_id, reason)
+        case EpochSpent(epoch):
+            return start_flight(state, epoch)
+        case PhaseRecorded(epoch, phase, now_s):
+            state = replace(state, now_s=now_s)
+            flight = state.flight
+            if flight is None or flight.record.wave.epoch != epoch:
+                return state, ()
+            return fly(state, Recorded(phase))
+        case FaultCleared():
+            return replace(state, fault=""), ()
+        case Ticked(elapsed_s, now_s):
+            return tick_flight(replace(state, now_s=now_s), elapsed_s)
+
+
+def _greeted(state: DeploymentState, hello: Hello) -> Step:
+    before = state.membership
+    membership = greet(before or empty(hello), hello)
+    effects: tuple[Effect, ...] = ()
+    if before is None or membership.incarnation > before.incarnation:
+        effects = (Register(membership, state.settled),)
+    state = replace(state, membership=membership)
+    flight = state.flight
+    if flight and flight.wave.incarnation == membership.incarnation:
+        state, more = fly(state, Greeted(hello.profile.rank, hello.status))
+        return state, (*effects, *more)
+    if not membership.is_complete:
+        return state, effects
+    state, more = _all_greeted(state, hello)
+    return state, (*effects, *more)
+
+
+def _all_greeted(state: DeploymentState, hello: Hello) -> Step:
+    """Every rank of the incarnation has told what it serves: believe them."""
+    membership = state.membership
+    assert membership is not None
+    served = membership.served()
+    if served is None:
+        told = ", ".join(
+            f"rank {member.profile.rank} epoch {member.status.served.epoch}"
+            for member in membership.known
+        )
+        return _fault(state, f"the ranks serve different placements: {told}")
+    effects: tuple[Effect, ...] = ()
+    if state.flight:
+        state, effects = restart_flight(state, served.epoch)
+    serving = state.serving
+    if (serving.wave.epoch, serving.placement.digest()) == (served.epoch, served.placement):
+        return state, effects
+    if (state.settled.wave.epoch, state.settled.placement.digest()) == (
+        served.epoch,
+        served.placement,
+    ):
+        return replace(state, serving=state.settled), effects
+    found = adopted(hello, note="adopted from the ranks", now_s=state.now_s)
+    highest = max(state.highest_epoch, *(m.status.high_mark for m in membership.known))
+    state = replace(state, serving=found, highest_epoch=highest)
+    return state, (*effects, Register(membership, found))
+
+
+def _said(state: DeploymentState, event: RankSaid) -> Step:
+    membership, word = state.membership, event.word
+    if membership is None or event.incarnation != membership.incarnation:
+        return state, ()
+    flight = state.flight
+    status = status_of(membership, event.rank)
+    status = fold(status, word, flight.record if flight else None)
+    state = replace(state, membership=update(membership, event.rank, status))
+    if isinstance(word, Halted) and word.halt.is_active and state.run:
+        stopping = state.run.stopping or f"halt {word.halt.number}: {word.halt.reason}"
+        state = replace(state, run=replace(state.run, stopping=stopping))
+    if flight and isinstance(word, Accepted | Nack | Staged | Armed | CutOver | Dropped):
+        return fly(state, Said(event.rank, word))
+    return state, ()
+
+
+def _stepped(state: DeploymentState, rank: int, incarnation: int, at: int) -> Step:
+    membership = state.membership
+    if membership is None or incarnation != membership.incarnation:
+        return state, ()
+    status = status_of(membership, rank)
+    if at <= status.step:
+        return state, ()
+    status = replace(status, step=at, is_idle=False)
+    return replace(state, membership=update(membership, rank, status)), ()
+
+
+def _left(state: DeploymentState, rank: int, incarnation: int) -> Step:
+    membership = state.membership
+    if membership is None or incarnation != membership.incarnation:
+        return state, ()
+    return replace(state, membership=leave(membership, rank)), ()
+
+
+def _stop(state: DeploymentState, plan_id: str, reason: str) -> Step:
+    run = state.run
+    if run is None or run.plan.plan_id != plan_id or run.stopping:
+        return state, ()
+    return replace(state, run=replace(run, stopping=reason)), ()
+
+
+def _fault(state: DeploymentState, text: str) -> Step:
+    if state.fault:
+        return state, ()
+    return replace(state, fault=text), (Faulted(text),)

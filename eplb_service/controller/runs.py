@@ -1,0 +1,122 @@
+"""A plan that runs: starts the next wave when the last is over, or ends the plan."""
+
+from dataclasses import replace
+
+from eplb_service.controller.machine_state import (
+    DeploymentState,
+    PlanEnded,
+    PlanPhase,
+    Run,
+    SpendEpoch,
+    Step,
+)
+from eplb_service.controller.membership import Membership
+from eplb_service.controller.records import EpochRecord
+from eplb_service.domain.errors import (
+    DeploymentBusy,
+    DeploymentHalted,
+    EplbError,
+    NotReady,
+    PlanOvertaken,
+)
+from eplb_service.domain.ids import Epoch
+from eplb_service.domain.plan import Plan
+from eplb_service.domain.wave import wave_digest
+from eplb_service.protocol.messages import WaveName
+
+AGREEMENTS_BESIDE_ROUNDS = 3
+"""Accept, staged-to-armed and cut over each need an agreement of their own."""
+
+
+def obstacle(state: DeploymentState, plan: Plan) -> EplbError | None:
+    """Why this plan cannot start now, or None."""
+    halted = halt_text(state)
+    if halted:
+        return DeploymentHalted(f"{halted}; resume it before a plan can run")
+    if state.run or state.flight or state.spending:
+        running = state.run.plan.plan_id if state.run else "of an earlier controller"
+        return DeploymentBusy(
+            f"plan {running} is running; wait for it, or abort it, before starting {plan.plan_id}"
+        )
+    membership = state.membership
+    if membership is None or not membership.is_connected:
+        missing = missing_ranks(state)
+        return NotReady(f"ranks {missing} are not connected; plan {plan.plan_id} was not started")
+    if plan.base != state.serving.placement.digest():
+        return PlanOvertaken(
+            f"plan {plan.plan_id} starts from epoch {plan.base_epoch}, but epoch "
+            f"{state.serving.wave.epoch} with another placement is served; draw a new plan"
+        )
+    return None
+
+
+def halt_text(state: DeploymentState) -> str:
+    """Name the halt or fault that stands; empty where none does."""
+    if state.fault:
+        return state.fault
+    members = state.membership.known if state.membership else ()
+    for member in members:
+        halt = member.status.halt
+        if halt.is_active:
+            return f"halt {halt.number} stands: {halt.reason}"
+    return ""
+
+
+def missing_ranks(state: DeploymentState) -> list[int]:
+    """Ranks without an open stream."""
+    if state.membership is None:
+        return list(range(state.serving.placement.layout.num_ranks))
+    return [
+        rank
+        for rank, member in enumerate(state.membership.members)
+        if member is None or not member.is_connected
+    ]
+
+
+def proceed(state: DeploymentState) -> Step:
+    """Start the next wave of the plan that runs, or end the plan, when nothing is in flight."""
+    run = state.run
+    if run is None or state.flight or state.spending:
+        return state, ()
+    reason = run.stopping or halt_text(state)
+    if run.num_settled == len(run.plan.waves):
+        return _end(state, run, PlanPhase.DONE, "")
+    if reason:
+        return _end(state, run, PlanPhase.STOPPED, reason)
+    if run.num_started == run.num_waves:
+        text = f"throttled to {run.num_waves} of {len(run.plan.waves)} waves"
+        return _end(state, run, PlanPhase.STOPPED, text)
+    membership = state.membership
+    if membership is None or not membership.is_connected or membership.is_idle:
+        return state, ()
+    return _spend(state, run, membership)
+
+
+def _end(state: DeploymentState, run: Run, phase: PlanPhase, reason: str) -> Step:
+    ended = PlanEnded(run.plan, phase, run.num_settled, reason)
+    return replace(state, run=None), (ended,)
+
+
+def _spend(state: DeploymentState, run: Run, membership: Membership) -> Step:
+    planned = run.plan.waves[run.num_started]
+    serving = state.serving
+    if planned.content.base != serving.placement.digest():
+        text = f"epoch {serving.wave.epoch} is served, which the plan did not start from"
+        return _end(state, run, PlanPhase.STOPPED, text)
+    content = replace(planned.content, base_epoch=serving.wave.epoch)
+    agreements = content.num_rounds + AGREEMENTS_BESIDE_ROUNDS
+    expires = membership.step() + state.pace.expiry_steps + agreements * state.pace.agree_every
+    digest = wave_digest(content, incarnation=membership.incarnation, expires_at_step=expires)
+    record = EpochRecord(
+        wave=WaveName(Epoch(state.highest_epoch + 1), digest),
+        incarnation=membership.incarnation,
+        expires_at_step=expires,
+        content=content,
+        placement=planned.placement,
+        shares=planned.shares,
+        plan_id=run.plan.plan_id,
+        note=run.plan.reason,
+        spent_at_s=state.now_s,
+    )
+    run = replace(run, num_started=run.num_started + 1)
+    return replace(state, run=run, spending=record), (SpendEpoch(record),)
