@@ -1,0 +1,1 @@
+"""Generated from proto/eplb; see proto/gen/MANIFEST."""
