@@ -9,6 +9,7 @@
       InvalidMapFile       an expert-map file cannot be read as one
       MisfitPlacement      a placement is sound but made for another deployment shape
       RegistrationRefused  a rank's Hello disagrees with its deployment
+      AttachRefused        ranks of a new group did not load the same
       UnknownDeployment    nobody registered that deployment
       UnknownRank          a message names a rank outside the group
       UnknownPlan          no plan with that id is kept
@@ -92,6 +93,12 @@ class RegistrationRefused(EplbError):
     """A rank's Hello disagrees with its deployment."""
 
     code = "registration_refused"
+
+
+class AttachRefused(EplbError):
+    """Ranks of a new group did not load the same; no step runs."""
+
+    code = "attach_refused"
 
 
 class UnknownDeployment(EplbError):

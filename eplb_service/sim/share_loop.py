@@ -1,0 +1,45 @@
+"""The controller's side of one share revision: say it until every rank uses it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eplb_service.domain.ids import Generation, Incarnation
+from eplb_service.domain.shares import ShareName, Shares, table_digest
+from eplb_service.protocol.messages import NewShares
+
+
+@dataclass(slots=True, eq=False)
+class ShareLoop:
+    """One revision on its way to all ranks."""
+
+    name: ShareName
+    shares: Shares
+    num_ranks: int
+    applied: set[int] = field(default_factory=set[int])
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether all ranks said that they use it."""
+        return len(self.applied) == self.num_ranks
+
+    def words(self, generation: Generation, incarnation: Incarnation) -> dict[int, NewShares]:
+        """What to say, by rank, to those that have not applied it."""
+        return {
+            rank: NewShares(
+                generation,
+                incarnation,
+                self.name,
+                table_digest(self.shares.table_of(rank)),
+                Shares(np.array(self.shares.table_of(rank))[None], self.shares.ownership),
+            )
+            for rank in range(self.num_ranks)
+            if rank not in self.applied
+        }
+
+    def hear(self, rank: int, name: ShareName) -> None:
+        """Note that a rank uses a revision."""
+        if name == self.name:
+            self.applied.add(rank)
+
+

@@ -1,0 +1,209 @@
+"""A whole deployment in one process: group, controllers, store and the network between.
+
+Everything that can happen is a method; what happens when is chance's, in chaos.py.
+After every event the invariants are looked at.
+"""
+
+from random import Random
+
+from eplb_service.domain.ids import Epoch, Incarnation
+from eplb_service.domain.shares import ShareName
+from eplb_service.domain.wave import Order, first_shares, wave_digest
+from eplb_service.protocol.messages import Hello, NackReason, ToMachine, WaveName, Word
+from eplb_service.protocol.rank_state import Offer, RaiseHalt
+from eplb_service.protocol.wave_state import WavePhase
+from eplb_service.sim.checks import Checks
+from eplb_service.sim.controller import SimController
+from eplb_service.sim.group import Group, GroupDied
+from eplb_service.sim.network import Letter, Network, Weather
+from eplb_service.sim.store import SimStore, Stand, WaveRecord
+from eplb_service.sim.story import Story, describe
+from eplb_service.sim.waves import Deployment, neighbour, shares_of, wave_content
+
+
+class World:
+    """One deployment and everything that acts on it."""
+
+    def __init__(self, deployment: Deployment, rng: Random, weather: Weather) -> None:
+        self.deployment = deployment
+        self.rng = rng
+        self.story = Story()
+        self.store = SimStore(deployment)
+        self.network = Network(rng, weather)
+        self.controllers: list[SimController] = []
+        self._checks = Checks()
+        self._name_loaded(Epoch(0))
+        self.group = self._new_group([None] * deployment.num_ranks)
+
+    def look(self) -> None:
+        """Check every invariant now."""
+        self._checks.look(self.group, self.store)
+
+    @property
+    def leaders(self) -> list[SimController]:
+        """Controllers that live, the newest last."""
+        return [controller for controller in self.controllers if controller.is_alive]
+
+    # ---- controllers ----------------------------------------------------------
+
+    def start_controller(self) -> None:
+        """A new controller takes over; older ones go on until something fences them."""
+        number = len(self.controllers)
+
+        def post(rank: int, word: ToMachine) -> None:
+            self.network.send(Letter(number, rank, Incarnation(0), is_up=False, word=word))
+
+        controller = SimController(number, self.deployment, self.store, post)
+        self.controllers.append(controller)
+        self.story.tell(f"controller {number} takes over as generation {controller.generation}")
+        if self.rng.random() < 0.8:
+            self.greet()
+
+    def start_wave(
+        self, controller: SimController, *, num_steps: int, base: Epoch | None = None
+    ) -> bool:
+        """Start a random wave if the controller may; from a wrong base where one is given."""
+        if not controller.may_start:
+            return False
+        served = controller.beliefs.common_epoch
+        base = base if base is not None else served
+        assert base is not None
+        record = self._draw_wave(controller, base, num_steps)
+        if record is None:
+            return False
+        epoch = record.wave.epoch
+        self.story.tell(
+            f"controller {controller.number} starts epoch {epoch} from {base}, "
+            f"{record.content.num_rounds} rounds, until step {record.expires_at_step}"
+        )
+        self._checks.name(first_shares(epoch, record.content), record.after.shares)
+        self._name_loaded(epoch, record.after)
+        controller.start(record)
+        controller.patience = self.rng.choice((4, 8, 30)) if num_steps < 1000 else 10**6
+        return True
+
+    def start_shares(self, controller: SimController, *, again: bool = False) -> bool:
+        """Start a random share revision."""
+        if not controller.share(self.rng, again=again):
+            return False
+        assert controller.shares is not None
+        self._checks.name(controller.shares.name, controller.shares.shares)
+        name = controller.shares.name
+        self.story.tell(f"controller {controller.number} shares {name.epoch}.{name.revision}")
+        return True
+
+    # ---- network --------------------------------------------------------------
+
+    def greet(self) -> None:
+        """Every rank opens its streams again."""
+        for rank in self.group.ranks:
+            self._say(rank.rank, rank.hello(is_idle=self.group.is_idle))
+
+    def deliver(self, *, fault: bool = False) -> bool:
+        """Let one letter arrive; an order may be found unsound where `fault`."""
+        letter = self.network.take()
+        if letter is None:
+            return False
+        word = letter.word
+        self.story.tell(
+            f"c{letter.controller} {'<' if letter.is_up else '>'} r{letter.rank} {describe(word)}"
+        )
+        if letter.is_up:
+            controller = self.controllers[letter.controller]
+            if controller.is_alive:
+                assert not isinstance(word, ToMachine)
+                controller.receive(letter.rank, letter.incarnation, word)
+        else:
+            assert isinstance(word, ToMachine)
+            unsound = (NackReason.UNSOUND, "drawn by chance")
+            offer = Offer(word, unsound) if fault and isinstance(word, Order) else None
+            self.group.ranks[letter.rank].receive(word, fault=offer)
+        self.look()
+        return True
+
+    # ---- group ----------------------------------------------------------------
+
+    def run_step(self, *, dies_at: int | None = None) -> None:
+        """One forward of all ranks; the group may die in the agreement before it."""
+        before = self.group.ranks[0].state
+        try:
+            self.group.run_step(dies_at=dies_at)
+        except GroupDied:
+            self.story.tell(f"rank {dies_at} dies before step {self.group.step}")
+            self.restart_group()
+            return
+        self._tell_step(before.served.epoch)
+        self.look()
+
+    def restart_group(self) -> None:
+        """All ranks end; a new incarnation loads what its Welcomes name, if they agree."""
+        settled = self.store.settled()
+        count = self.rng.random()
+        offers = [self.store.name_of(self.rng.choice(settled[-2:])) for _ in range(2)]
+        offered: list[ShareName | None] = [
+            offers[count < 0.2 and self.rng.random() < 0.5] if self.rng.random() < 0.95 else None
+            for _ in range(self.deployment.num_ranks)
+        ]
+        self.group = self._new_group(offered)
+        self.look()
+        self.greet()
+
+    def raise_halt(self, rank: int) -> None:
+        """Something is wrong at a rank."""
+        self.story.tell(f"r{rank} raises a halt")
+        self.group.ranks[rank].handle(RaiseHalt("drawn by chance"))
+        self.look()
+
+    # ---- plumbing -------------------------------------------------------------
+
+    def _new_group(self, offered: list[ShareName | None]) -> Group:
+        last = self.group.incarnation if hasattr(self, "group") else 0
+        group = Group(
+            self.deployment, self.store, incarnation=Incarnation(last + 1), offered=offered
+        )
+        for rank in group.ranks:
+            rank.say = lambda word, rank=rank.rank, group=group: self._rank_says(group, rank, word)
+        self.story.tell(f"incarnation {group.incarnation} serves epoch {group.loaded.epoch}")
+        return group
+
+    def _rank_says(self, group: Group, rank: int, word: Word) -> None:
+        group.note(word)
+        self._say(rank, word)
+
+    def _say(self, rank: int, word: Hello | Word) -> None:
+        incarnation = self.group.incarnation
+        for controller in self.leaders:
+            self.network.send(Letter(controller.number, rank, incarnation, is_up=True, word=word))
+
+    def _name_loaded(self, epoch: Epoch, stand: Stand | None = None) -> None:
+        stand = stand or self.store.stands[epoch]
+        self.store.stands[epoch] = stand
+        self._checks.name(self.store.name_of(epoch), stand.shares)
+
+    def _draw_wave(
+        self, controller: SimController, base: Epoch, num_steps: int
+    ) -> WaveRecord | None:
+        old = self.store.stands[base].placement
+        new = neighbour(old, self.rng)
+        if new.digest() == old.digest():
+            return None
+        shares = shares_of(new, self.deployment.ownership)
+        content = wave_content(old, new, base_epoch=base, shares=shares, rng=self.rng)
+        incarnation = controller.beliefs.incarnation
+        expires = controller.beliefs.step + num_steps
+        digest = wave_digest(content, incarnation=incarnation, expires_at_step=expires)
+        return WaveRecord(
+            wave=WaveName(self.store.next_epoch(), digest),
+            incarnation=incarnation,
+            expires_at_step=expires,
+            content=content,
+            after=Stand(new, shares),
+            phase=WavePhase.SPENT,
+        )
+
+    def _tell_step(self, before: Epoch) -> None:
+        state = self.group.ranks[0].state
+        cut = f" cut over to {state.served.epoch}" if state.served.epoch != before else ""
+        halt = f" halted {state.halt.status.number}" if state.halt.status.is_active else ""
+        held = f" {state.held.phase} {state.held.name.epoch}" if state.held else ""
+        self.story.tell(f"step {self.group.step - 1}{cut}{held}{halt}")
