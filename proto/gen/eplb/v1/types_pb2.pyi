@@ -122,7 +122,7 @@ class Matrix(google.protobuf.message.Message):
     """Element type; every use names the one that it expects."""
     @property
     def shape(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Length of each axis; 0 is allowed."""
+        """Length of each axis; 0 is allowed. The product of all, zeros left out, is at most 2^24."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ Global___Matrix: typing_extensions.TypeAlias = Matrix
 
 @typing.final
 class DeploymentIdentity(google.protobuf.message.Message):
-    """What makes two deployments different. None may be empty but `instance` and `group`."""
+    """What makes two deployments different. Each text has at most 256 characters."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -148,7 +148,7 @@ class DeploymentIdentity(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     WEIGHT_FORMAT_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model."""
+    """Name of the model; not empty."""
     instance: builtins.str
     """Name of this serving instance of it."""
     role: builtins.str
@@ -185,16 +185,16 @@ class ModelShape(google.protobuf.message.Message):
     TOP_K_FIELD_NUMBER: builtins.int
     BYTES_PER_EXPERT_FIELD_NUMBER: builtins.int
     num_experts: builtins.int
-    """E."""
+    """E; at most 16,384."""
     num_shared: builtins.int
-    """Shared experts kept in slots; their ids follow the routed ones."""
+    """Shared experts kept in slots; their ids follow the routed ones; at most 16,384."""
     top_k: builtins.int
     """Experts per token."""
     bytes_per_expert: builtins.int
     """Bytes of one routed expert of one layer, all its tensors."""
     @property
     def layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """[L] the model's own number of each MoE layer held; may be empty."""
+        """[L] the model's own number of each MoE layer held; may be empty; at most 1,024."""
 
     def __init__(
         self,
@@ -228,7 +228,7 @@ class RankProfile(google.protobuf.message.Message):
     rank: builtins.int
     """Rank within the expert-parallel group, from 0."""
     num_ranks: builtins.int
-    """N."""
+    """N; at most 8,192."""
     node: builtins.str
     """Host that the rank runs on."""
     supernode: builtins.str
