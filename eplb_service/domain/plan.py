@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from eplb_service.domain.ids import Digest, Epoch, FloatArray
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.shares import Shares
+from eplb_service.domain.shares import Ownership, Shares, even_shares
 from eplb_service.domain.wave import WaveContent
 
 
@@ -68,7 +68,16 @@ class PlannedWave:
 
     content: WaveContent
     placement: Placement
-    shares: Shares
+    ownership: Ownership
+
+    @property
+    def shares(self) -> Shares:
+        """Revision 0 of the wave's epoch: the even shares of its placement.
+
+        Derived, since the tables of a large deployment are a hundred times larger than
+        its placement and a plan may have many waves.
+        """
+        return even_shares(self.placement, self.ownership)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
