@@ -1,0 +1,127 @@
+"""The SQLite file: its tables, its version, and how it is opened.
+
+WAL, so that readers never wait for the writer; synchronous=FULL, so that what was
+acknowledged survives a loss of power.
+"""
+
+import sqlite3
+from pathlib import Path
+
+from eplb_service.domain.errors import StoreUnavailable
+
+APPLICATION_ID = 0x45504C42
+"""The letters EPLB: marks a SQLite file as ours."""
+VERSION = 1
+PRIMARY_CODE = 0xFF
+"""SQLite puts details of an error into the bits above."""
+
+TABLES = """
+CREATE TABLE fence (
+    only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
+    generation INTEGER NOT NULL
+);
+INSERT INTO fence VALUES (1, 0);
+CREATE TABLE deployments (
+    name TEXT PRIMARY KEY,
+    record TEXT NOT NULL,
+    freeze TEXT,
+    settings TEXT NOT NULL DEFAULT '{}',
+    start BLOB,
+    start_after INTEGER NOT NULL DEFAULT -1
+);
+CREATE TABLE epochs (
+    deployment TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    phase TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    step INTEGER NOT NULL,
+    at_s REAL NOT NULL,
+    highest_revision INTEGER NOT NULL DEFAULT 0,
+    body BLOB,
+    PRIMARY KEY (deployment, epoch)
+);
+CREATE TABLE history (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    deployment TEXT NOT NULL,
+    at_s REAL NOT NULL,
+    kind TEXT NOT NULL,
+    plan_id TEXT NOT NULL,
+    epoch INTEGER NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX history_by_deployment ON history (deployment, number);
+"""
+
+
+def connect(path: Path, wait_s: float) -> sqlite3.Connection:
+    """Open the file, creating it where there is none; raises StoreUnavailable if it is not ours.
+
+    wait_s    longest wait for another process's lock
+    """
+    try:
+        connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
+        try:
+            _prepare(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"store {path}: could not open it: {explained(error)}") from error
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    is_made = _version(connection, path) == VERSION
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise StoreUnavailable(
+            f"store {path}: its file system does not carry a write-ahead log (journal mode "
+            f"{mode}); put the file on a local disk"
+        )
+    connection.execute("PRAGMA synchronous = FULL")
+    if not is_made:
+        _make(connection, path)
+
+
+def _make(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    if _version(connection, path) != VERSION:  # another process may have been faster
+        for statement in TABLES.split(";"):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute("COMMIT")
+
+
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """Version of the tables, 0 in an empty file; raises StoreUnavailable if it is not known."""
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    num_tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if num_tables and application != APPLICATION_ID:
+        raise StoreUnavailable(
+            f"store {path}: this is a database of another program; name a file of its own in "
+            "store.url, nothing was changed"
+        )
+    if version > VERSION:
+        raise StoreUnavailable(
+            f"store {path}: it was written by a newer release (tables version {version}, this one "
+            f"knows up to {VERSION}); run that release again, nothing was changed"
+        )
+    return version
+
+
+def explained(error: sqlite3.Error) -> str:
+    """Say in an operator's words what SQLite complains of."""
+    code = error.sqlite_errorcode if hasattr(error, "sqlite_errorcode") else 0
+    match code & PRIMARY_CODE:
+        case sqlite3.SQLITE_NOTADB:
+            return "the file is not a database; name another in store.url, nothing was changed"
+        case sqlite3.SQLITE_CANTOPEN:
+            return "the file cannot be opened; its folder must exist and be writable"
+        case sqlite3.SQLITE_READONLY:
+            return "the file or its folder is read-only"
+        case sqlite3.SQLITE_BUSY:
+            return "another process has locked it"
+        case _:
+            return str(error)
