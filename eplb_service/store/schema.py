@@ -71,7 +71,9 @@ def connect(path: Path, wait_s: float) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN")  # one look: another process may just be making the tables
     is_made = _version(connection, path) == VERSION
+    connection.execute("COMMIT")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise StoreUnavailable(

@@ -108,7 +108,7 @@ async def test_a_process_that_stalls_in_a_transaction_is_reported_as_holding_the
     path = tmp_path / "eplb.db"
     with writer("crash_writer", path, "stall") as process:
         lines_until(process, "stalled")
-        store = SqliteStore(path, deadline_s=0.3)
+        store = SqliteStore(path, deadline_s=1.5)
         with pytest.raises(StoreUnavailable, match="another process has locked it"):
             await store.acquire()
         kill(process)

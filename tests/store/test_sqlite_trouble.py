@@ -108,7 +108,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_writes_nothing(file: Path
 
 
 async def test_a_slow_file_never_holds_up_the_event_loop(file: Path) -> None:
-    with opened(file, deadline_s=0.3) as store:
+    with opened(file, deadline_s=1.5) as store:
         await store.acquire()
         with held_by_somebody_else(file):
             writing = asyncio.ensure_future(store.acquire())
@@ -118,7 +118,7 @@ async def test_a_slow_file_never_holds_up_the_event_loop(file: Path) -> None:
                 longest, before = max(longest, time.monotonic() - before), time.monotonic()
             with pytest.raises(StoreUnavailable):
                 await writing
-    assert longest < 0.2
+    assert longest < 1.0
 
 
 async def test_more_calls_than_may_wait_are_refused_at_once(
