@@ -1,1 +1,4 @@
-"""Plugs the service together and runs it, on Ray or without."""
+"""The roof: puts the parts together and runs them, on Ray or as a plain process.
+
+The only room that imports ray.
+"""

@@ -100,7 +100,7 @@ def planned(old: Placement, new: Placement) -> PlannedWave:
         round_ends=(len(moves),),
         dispatch=tuple(table_digest(shares.tables[rank][[0]]) for rank in range(2)),
     )
-    return PlannedWave(content, new, shares)
+    return PlannedWave(content, new, Ownership.OWN)
 
 
 def plan(*placements: Placement, plan_id: str = "p1") -> Plan:

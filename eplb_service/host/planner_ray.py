@@ -1,0 +1,52 @@
+"""Draws each plan as a Ray task with a deadline, anywhere in the cluster."""
+
+import asyncio
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
+from eplb_service.domain.errors import EplbError, PlannerFailed, PlannerTimeout
+from eplb_service.domain.plan import Plan
+
+Answer = Plan | NothingToDo | EplbError
+
+
+@ray.remote(max_retries=0, num_cpus=0)
+def draw_plan(task: PlanningInput) -> Answer:
+    """Run planning.draft on a Ray worker; a refusal is an answer, not a crash."""
+    try:
+        return draft(task)
+    except EplbError as refused:
+        return refused
+
+
+class RayPlanRunner:
+    """A controller.ports.PlanRunner over Ray tasks."""
+
+    async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
+        """Run planning.draft elsewhere; raises PlannerFailed or PlannerTimeout."""
+        reference = draw_plan.remote(task)
+        try:
+            answer: Answer = await asyncio.wait_for(
+                asyncio.wrap_future(reference.future()), deadline_s
+            )
+        except (TimeoutError, GetTimeoutError) as late:
+            ray.cancel(reference, force=True)
+            raise PlannerTimeout(
+                f"the planner did not return within {deadline_s:g} s and was killed; "
+                "nothing changed, the next interval plans again"
+            ) from late
+        except RayTaskError as failed:
+            raise PlannerFailed(
+                f"the planner raised {failed.cause!r}; nothing changed, "
+                "the next interval plans again"
+            ) from failed
+        except RayError as lost:
+            raise PlannerFailed(
+                f"the planner's Ray task was lost: {lost}; nothing changed, "
+                "the next interval plans again"
+            ) from lost
+        if isinstance(answer, EplbError):
+            raise answer
+        return answer
