@@ -66,7 +66,7 @@ class _Settling:
         """Make every change that fits one wave from here, with `room` [N] rows per rank."""
         base, used = list(self.row), [0] * self._num_ranks
         pending = [slot for slot, expert in enumerate(self.goal) if self.row[slot] != expert]
-        while any([self._settle(slot, base, used, room) for slot in pending]):
+        while sum(self._settle(slot, base, used, room) for slot in pending):
             pass
         if self.row == base:
             any(self._settle(slot, base, used, room, even_inward=True) for slot in pending)

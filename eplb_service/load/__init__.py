@@ -1,1 +1,4 @@
-"""Turns reports into windows and windows into heat."""
+"""From cumulative counters to heat: what was measured, over which steps, and by how many ranks.
+
+Nothing here decides whether a plan is due; the gates do.
+"""

@@ -1,0 +1,79 @@
+"""Nothing is lost on the way: what all ranks sent between two cuts is what all slots received.
+
+Axes    L MoE layers   E logical experts   P slots
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from eplb_service.domain.heat import fold_slots
+from eplb_service.domain.ids import CountArray
+from eplb_service.domain.report import LoadReport, Phase
+from eplb_service.load.group import Group
+from eplb_service.load.window import Cut
+
+
+def received_between(first: Cut, last: Cut, group: Group) -> CountArray:
+    """[L, P] tokens that every slot computed between two cuts of all ranks."""
+    slots = np.zeros(group.placement.phy2log.shape, dtype=np.int64)
+    for (rank, phase), report in last.items():
+        slots[:, group.columns(rank)] += report.received - first[rank, phase].received
+    return slots
+
+
+def mismatches(first: Cut, last: Cut, group: Group) -> tuple[str, ...]:
+    """Say, by layer and ranks, where tokens were lost or made up between two cuts of all ranks.
+
+    Per layer, token copies sent over all ranks must equal tokens received over all
+    routed slots. Per expert with several replicas, where both cuts carry sent counts,
+    the same must hold for it.
+    """
+    slots = received_between(first, last, group)
+    routed = np.where(group.placement.routed(), slots, 0).sum(axis=1)
+    sent = sum(
+        (report.sent_total - first[key].sent_total for key, report in last.items()),
+        np.zeros(len(routed), dtype=np.int64),
+    )
+    everyone = f"ranks 0 to {group.num_ranks - 1}"
+    lost = np.flatnonzero(sent != routed * group.num_senders)
+    found = [
+        f"layer {layer}: {everyone} sent {sent[layer]} token copies and received "
+        f"{routed[layer] * group.num_senders}"
+        for layer in lost.tolist()
+    ]
+    return (*found, *_by_expert(first, last, group, slots))
+
+
+def _by_expert(first: Cut, last: Cut, group: Group, slots: CountArray) -> Sequence[str]:
+    """Compare sent and received of every expert that all reports of both cuts speak of."""
+    shape = (group.placement.num_layers, group.placement.num_experts)
+    num_told, sent = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+    for key, report in last.items():
+        if not (len(report.sent.tokens) and len(first[key].sent.tokens)):
+            return ()
+        for sign, said in ((1, report), (-1, first[key])):
+            np.add.at(sent, (said.sent.layers, said.sent.experts), sign * said.sent.tokens)
+            np.add.at(num_told, (said.sent.layers, said.sent.experts), 1)
+    received = fold_slots(slots, group.placement) * group.num_senders
+    wrong = (num_told == 2 * len(last)) & (sent != received)
+    return [
+        f"layer {layer} expert {expert}: {sent[layer, expert]} copies sent, "
+        f"{received[layer, expert]} received on ranks {_holders(group, layer, expert)}"
+        for layer, expert in np.argwhere(wrong).tolist()
+    ]
+
+
+def _holders(group: Group, layer: int, expert: int) -> list[int]:
+    slots = np.flatnonzero(group.placement.phy2log[layer] == expert)
+    return group.placement.layout.rank_of_slot()[slots].tolist()
+
+
+def is_complete(cut: Cut, group: Group, seen: Sequence[tuple[int, Phase]]) -> bool:
+    """Whether a cut has a report of every rank, in every phase that the rank reports."""
+    return len(cut) == len(seen) and len({rank for rank, _ in cut}) == group.num_ranks
+
+
+def is_same_counting(before: LoadReport, after: LoadReport) -> bool:
+    """Whether two reports of one rank count from the same start."""
+    return before.reset == after.reset

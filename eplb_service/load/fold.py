@@ -1,0 +1,68 @@
+"""From a load window to heat and to measured load.
+
+Axes    L MoE layers   P slots   E logical experts   N ranks
+"""
+
+import numpy as np
+
+from eplb_service.domain.heat import Heat, fold_slots, rank_load
+from eplb_service.domain.ids import CountArray, FloatArray
+from eplb_service.domain.placement import Placement
+from eplb_service.load.window import LoadWindow
+
+
+def heat_of(window: LoadWindow, placement: Placement) -> Heat:
+    """Fold a window's slots into tokens per routed expert.
+
+    An expert of which some replicas sit on unknown ranks is scaled up from the known
+    ones; one with no known replica is given its layer's mean. What is unknown is thus
+    not taken for cold, and Heat.coverage says how much was known.
+    """
+    known = _known_slots(window, placement)
+    tokens = fold_slots(np.where(known, window.slot_tokens, 0), placement).astype(np.float64)
+    if not known.all() and known.any():
+        tokens = _filled_in(tokens, fold_slots(known.astype(np.int64), placement), placement)
+    no_sources = np.zeros((0, *tokens.shape))
+    return Heat(tokens, window.phase, window.num_steps, window.coverage, no_sources)
+
+
+def _filled_in(tokens: FloatArray, num_known: CountArray, placement: Placement) -> FloatArray:
+    """Estimate the experts [L, E] of which only `num_known` replicas were heard of."""
+    scaled = tokens * placement.replica_count() / np.maximum(num_known, 1)
+    is_known = num_known > 0
+    mean = scaled.sum(axis=1, where=is_known) / np.maximum(is_known.sum(axis=1), 1)
+    return np.where(is_known, scaled, mean[:, None])
+
+
+def _known_slots(
+    window: LoadWindow, placement: Placement
+) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    known = window.is_known[placement.layout.rank_of_slot()]
+    return np.broadcast_to(known, placement.phy2log.shape)
+
+
+def measured_load(window: LoadWindow, placement: Placement) -> FloatArray:
+    """[L, N] routed tokens that each rank computed, NaN where the rank is unknown."""
+    load = rank_load(window.slot_tokens, placement)
+    load[:, ~window.is_known] = np.nan
+    return load
+
+
+def measured_imbalance(window: LoadWindow, placement: Placement) -> FloatArray:
+    """[L] peak over mean of the known ranks' load, NaN where a layer has none."""
+    load = rank_load(window.slot_tokens, placement)[:, window.is_known]
+    out = np.full(placement.num_layers, np.nan)
+    if not load.size:
+        return out
+    mean = load.mean(axis=1)
+    return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
+
+
+def mean_with_data(values: FloatArray) -> float:
+    """Mean over the layers that have data; NaN where none has.
+
+    >>> mean_with_data(np.array([np.nan, 1.5, 1.3]))
+    1.4
+    """
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if present.size else float("nan")

@@ -1,0 +1,317 @@
+"""A window encloses the same steps on all its ranks, and never takes silence for zero."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from eplb_service.domain.deployment import CountMeaning
+from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.ids import Digest, Epoch
+from eplb_service.domain.layout import SlotLayout
+from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
+from eplb_service.domain.report import LoadReport, Phase, SentCounts
+from eplb_service.load.fold import heat_of, mean_with_data, measured_imbalance, measured_load
+from eplb_service.load.group import WindowTerms
+from eplb_service.load.windows import LoadWindows
+from tests.load.reports import EPOCH, TERMS, Fleet, at_reset, fleet, group_of, report, steps
+
+FOUR = placement_from_ranks([[[0, 1], [2, 3], [4, 5], [6, 0]]], num_experts=7)
+SLOTS = [[3, 1, 2, 2, 4, 0, 1, 3]]
+
+
+def refused(reason: str, made: LoadReport, of: LoadWindows, rank: int = 1) -> str:
+    with pytest.raises(InvalidReport) as caught:
+        of.add(made, rank)
+    assert caught.value.reason == reason
+    return str(caught.value)
+
+
+def started() -> Fleet:
+    ranks = fleet(FOUR, SLOTS)
+    ranks.cut(20)
+    ranks.cut(40)
+    return ranks
+
+
+def test_a_window_is_the_difference_of_two_cuts() -> None:
+    window = started().windows.window()
+    assert (window.first_step, window.last_step, window.coverage) == (20, 40, 1.0)
+    assert (window.slot_tokens == 2 * np.array(SLOTS)).all()
+    assert window.step_seconds == pytest.approx(0.04)
+    assert window.expert_seconds == pytest.approx(0.01)
+
+
+def test_one_cut_is_no_window() -> None:
+    ranks = fleet(FOUR, SLOTS)
+    ranks.cut(20)
+    window = ranks.windows.window()
+    assert (window.num_steps, window.coverage) == (0, 0.0)
+
+
+def test_a_lost_report_loses_nothing() -> None:
+    ranks = fleet(FOUR, SLOTS)
+    for step in (20, 40, 60):
+        ranks.cut(step, without=[2] if step == 40 else [])
+    window = ranks.windows.window()
+    assert (window.num_steps, window.coverage) == (40, 1.0)
+    assert (window.slot_tokens == 4 * np.array(SLOTS)).all()
+
+
+def test_a_window_is_no_longer_than_it_should_be_and_memory_is_bounded() -> None:
+    ranks = fleet(FOUR, SLOTS)
+    for step in range(20, 2000, 20):
+        ranks.cut(step)
+    assert (ranks.windows.window().first_step, ranks.windows.window().last_step) == (1920, 1980)
+
+
+def test_a_cut_that_still_fills_does_not_shorten_the_window() -> None:
+    ranks = fleet(FOUR, SLOTS)
+    for step in range(20, 200, 20):
+        ranks.cut(step)
+    ranks.cut(200, without=[3])
+    window = ranks.windows.window()
+    assert (window.last_step, window.num_steps, window.coverage) == (180, 60, 1.0)
+
+
+def test_a_rank_that_fell_silent_is_unknown_not_zero() -> None:
+    ranks = fleet(FOUR, SLOTS)
+    ranks.cut(20)
+    for step in range(40, 200, 20):
+        ranks.cut(step, without=[1])
+    window = ranks.windows.window()
+    assert window.coverage == 0.75
+    assert np.isnan(measured_load(window, FOUR)[0]).tolist() == [False, True, False, False]
+    assert measured_imbalance(window, FOUR).tolist() == [1.0]
+    heat = heat_of(window, FOUR).tokens[0] / (window.num_steps // 10)
+    assert heat.tolist() == [6, 1, 2.4, 2.4, 4, 0, 1]
+
+
+def test_a_reset_starts_a_new_counting_without_negative_counts() -> None:
+    ranks = started()
+    ranks.start = 40
+    for step in (60, 80):
+        for rank in range(4):
+            ranks.windows.add(at_reset(1, ranks.report(rank, step)), rank)
+    window = ranks.windows.window()
+    assert (window.first_step, window.last_step) == (60, 80)
+    assert (window.slot_tokens == 2 * np.array(SLOTS)).all()
+
+
+def test_a_new_epoch_starts_with_nothing() -> None:
+    ranks = started()
+    ranks.windows.begin(Epoch(5), FOUR)
+    assert ranks.windows.window().num_steps == 0
+    refused("foreign_epoch", replace(ranks.report(1, 60), epoch=EPOCH), ranks.windows)
+
+
+def test_closing_totals_of_an_epoch_that_is_over_are_taken_and_change_nothing() -> None:
+    ranks = started()
+    closing = replace(ranks.report(1, 40), is_closing=True, step=47)
+    ranks.windows.begin(Epoch(5), FOUR)
+    ranks.windows.add(closing, 1)
+    assert ranks.windows.window().num_steps == 0
+
+
+def test_closing_totals_may_come_at_any_step_and_again() -> None:
+    ranks = started()
+    closing = replace(ranks.report(1, 40), is_closing=True, step=47)
+    ranks.windows.add(closing, 1)
+    ranks.windows.add(closing, 1)
+    assert ranks.windows.last_step(1) == 47
+
+
+Change = Callable[[LoadReport], LoadReport]
+
+
+def with_sent(layer: int, expert: int, tokens: int = 5) -> Change:
+    sent = SentCounts(
+        np.array([layer], dtype=np.int32),
+        np.array([expert], dtype=np.int32),
+        np.array([tokens], dtype=np.int64),
+    )
+    return lambda made: replace(made, sent=sent)
+
+
+REFUSALS: list[tuple[str, Change, str]] = [
+    ("foreign_epoch", lambda r: replace(r, epoch=Epoch(9)), "under epoch 9, but epoch 4"),
+    ("foreign_placement", lambda r: replace(r, placement=Digest(3)), "placement"),
+    ("shape", lambda r: replace(r, received=np.zeros((1, 3), np.int64)), "[1, 3]"),
+    ("shape", lambda r: replace(r, received=np.zeros((2, 2), np.int64)), "[2, 2]"),
+    ("shape", lambda r: replace(r, sent_total=np.zeros(2, np.int64)), "[2]"),
+    ("negative", lambda r: replace(r, received=np.array([[9, -2]])), "layer 0 slot 1: -2"),
+    ("negative", lambda r: replace(r, sent_total=np.array([-1])), "layer 0: -1"),
+    ("nan", lambda r: replace(r, received=np.array([[1, np.nan]])), "layer 0 slot 1: nan"),
+    ("nan", lambda r: replace(r, received=np.array([[np.inf, 1]])), "layer 0 slot 0: inf"),
+    ("dtype", lambda r: replace(r, received=np.array([[1.0, 2.0]])), "float64"),
+    ("dtype", lambda r: replace(r, received=np.array([[1, 2]], np.int32)), "int32"),
+    ("misaligned", lambda r: replace(r, step=65), "step 65; expected a multiple of 10"),
+    ("duplicate", lambda r: replace(r, step=40), "step 40 twice"),
+    ("stale", lambda r: replace(r, step=30), "step 30 of reset 0 after step 40"),
+    ("stale", lambda r: replace(r, reset=-1), "reset -1"),
+    ("backwards", lambda r: replace(r, received=np.array([[0, 99]])), "layer 0 slot 0"),
+    ("sent_total", lambda r: replace(r, sent_total=np.array([3])), "rank 1 layer 0: 3"),
+    ("sent_total", lambda r: replace(r, steps=steps(tokens=7)), "expected 7"),
+    ("unknown_expert", with_sent(0, 7), "expert 7 of layer 0"),
+    ("unknown_expert", with_sent(1, 0), "expert 0 of layer 1"),
+    ("negative", with_sent(0, 0, -5), "-5"),
+]
+
+
+@pytest.mark.parametrize(("reason", "change", "says"), REFUSALS)
+def test_a_report_that_cannot_be_believed_is_refused_and_the_last_one_kept(
+    reason: str, change: Change, says: str
+) -> None:
+    ranks = started()
+    before = ranks.windows.window()
+    text = refused(reason, change(ranks.report(1, 60)), ranks.windows)
+    assert "rank 1" in text
+    assert says in text
+    assert (ranks.windows.window().slot_tokens == before.slot_tokens).all()
+    assert ranks.windows.last_step(1) == 40
+    ranks.cut(60)
+    assert ranks.windows.window().num_steps == 40
+
+
+@pytest.mark.parametrize("rank", [-1, 4])
+def test_a_rank_outside_the_group_is_refused(rank: int) -> None:
+    ranks = started()
+    assert "expected 0 to 3" in refused("unknown_rank", ranks.report(1, 60), ranks.windows, rank)
+
+
+def test_tokens_in_a_slot_declared_empty_are_refused() -> None:
+    placement = placement_from_ranks([[[0, 1], [2, -1]]], num_experts=3)
+    windows = LoadWindows(group_of(placement), TERMS)
+    made = report([[1, 4]], windows.group, step=20)
+    assert "slot 1 is declared empty" in refused("empty_slot", made, windows)
+
+
+def test_tokens_lost_between_sender_and_receiver_refuse_their_interval_only() -> None:
+    ranks = started()
+    for rank in range(3):
+        ranks.windows.add(ranks.report(rank, 60), rank)
+    lost = replace(ranks.report(3, 60), received=ranks.report(3, 60).received - [[0, 5]])
+    text = refused("conservation", lost, ranks.windows, 3)
+    assert "layer 0: ranks 0 to 3 sent 32 token copies and received 27" in text
+    assert ranks.windows.window().last_step == 40
+    ranks.slots = np.array([[3, 1, 2, 2, 4, 0, 1, 3]])
+    for step in (80, 100):
+        for rank in range(4):
+            made = ranks.report(rank, step)
+            shift = [[0, 5]] if rank == 3 else [[0, 0]]
+            ranks.windows.add(replace(made, received=made.received - shift), rank)
+    window = ranks.windows.window()
+    assert (window.first_step, window.last_step) == (60, 100)
+
+
+def test_a_replicated_expert_must_get_what_was_sent_to_it() -> None:
+    ranks = fleet(FOUR, SLOTS)
+
+    def cut(step: int, told: int) -> None:
+        for rank in range(4):
+            made = with_sent(0, 0, told if rank == 0 else 0)(ranks.report(rank, step))
+            ranks.windows.add(made, rank)
+
+    cut(20, 12)
+    cut(40, 24)
+    with pytest.raises(InvalidReport, match=r"expert 0: 11 copies sent, 12 .* ranks \[0, 3\]"):
+        cut(60, 35)
+
+
+def test_counts_of_replicated_tokens_are_divided() -> None:
+    placement = placement_from_ranks([[[0], [1], [0], [1]]], num_experts=2)
+    group = group_of(placement, meaning=CountMeaning.REPLICATED, num_counters=2)
+    windows = LoadWindows(group, TERMS)
+    seen = {0: [10, 20, 0, 0], 1: [10, 20, 0, 0], 2: [0, 0, 30, 0], 3: [0, 0, 30, 0]}
+    for step in (20, 40):
+        for rank, counts in seen.items():
+            so_far = np.array([counts]) * (step // 20)
+            windows.add(report(so_far, group, step=step, tokens=int(so_far.sum())), rank)
+    assert heat_of(windows.window(), placement).tokens.tolist() == [[40, 20]]
+
+
+def test_parts_counted_by_the_routers_are_summed() -> None:
+    placement = placement_from_ranks([[[0], [1]]], num_experts=2)
+    group = group_of(placement, meaning=CountMeaning.PARTIAL)
+    windows = LoadWindows(group, TERMS)
+    for step in (20, 40):
+        for rank, counts in enumerate(([10, 5], [1, 2])):
+            so_far = np.array([counts]) * (step // 20)
+            windows.add(report(so_far, group, step=step, tokens=int(so_far.sum())), rank)
+    assert windows.window().slot_tokens.tolist() == [[11, 7]]
+
+
+def test_phases_are_kept_apart_and_together_only_when_asked() -> None:
+    placement = placement_from_ranks([[[0], [1]]], num_experts=2)
+    windows = LoadWindows(group_of(placement), TERMS)
+    by_phase = {Phase.PREFILL: [50, 10], Phase.DECODE: [2, 8]}
+    for step in (20, 40):
+        for phase, counts in by_phase.items():
+            for rank in range(2):
+                so_far = [[counts[rank] * step // 20]]
+                tokens = sum(counts) * step // 20 if rank == 0 else 0
+                made = report(so_far, windows.group, step=step, tokens=tokens, phase=phase)
+                windows.add(made, rank)
+    assert windows.window(Phase.PREFILL).slot_tokens.tolist() == [[50, 10]]
+    assert windows.window(Phase.DECODE).slot_tokens.tolist() == [[2, 8]]
+    assert windows.window().slot_tokens.tolist() == [[52, 18]]
+    assert heat_of(windows.window(Phase.DECODE), placement).phase is Phase.DECODE
+
+
+def test_a_phase_that_a_rank_never_reported_holds_nothing() -> None:
+    ranks = started()
+    window = ranks.windows.window(Phase.PREFILL)
+    assert (window.coverage, int(window.slot_tokens.sum())) == (1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "num_shared", "slots", "heat", "imbalance"),
+    [
+        ([[0, 1], [0, 2]], 0, [30, 10, 50, 10], [80, 10, 10], 1.2),
+        ([[0, 1, 4], [2, 3, 4]], 1, [10, 10, 40, 30, 0, 50], [10, 10, 30, 0], 1.2),
+        ([[0, 1], [2, -1]], 0, [10, 10, 20, 0], [10, 10, 20], 1.0),
+    ],
+)
+def test_folding_keeps_the_total_of_routed_experts(
+    ranks: list[list[int]],
+    num_shared: int,
+    slots: Sequence[int],
+    heat: list[float],
+    imbalance: float,
+) -> None:
+    placement = placement_from_ranks([ranks], num_experts=len(heat), num_shared=num_shared)
+    windows = LoadWindows(group_of(placement), TERMS)
+    for step in (20, 40):
+        for rank in range(2):
+            own = np.array(slots)[placement.layout.slots_of(rank)] * (step // 20)
+            tokens = int(sum(heat)) * (step // 20) if rank == 0 else 0
+            windows.add(report([own.tolist()], windows.group, step=step, tokens=tokens), rank)
+    window = windows.window()
+    assert heat_of(window, placement).tokens.tolist() == [heat]
+    assert measured_imbalance(window, placement).tolist() == [pytest.approx(imbalance)]
+
+
+def test_no_data_is_not_a_number_and_the_mean_is_over_layers_with_data() -> None:
+    placement = placement_from_ranks([[[0], [1]]] * 2, num_experts=2)
+    window = LoadWindows(group_of(placement), TERMS).window()
+    assert np.isnan(measured_imbalance(window, placement)).all()
+    assert np.isnan(mean_with_data(measured_imbalance(window, placement)))
+    assert mean_with_data(np.array([np.nan, 1.5])) == 1.5
+
+
+@pytest.mark.slow
+def test_a_report_of_a_large_model_is_taken_in_well_under_a_millisecond() -> None:
+    placement: Placement = initial_placement(
+        num_layers=92, num_experts=896, layout=SlotLayout((16,) * 64)
+    )
+    terms = WindowTerms(report_steps=10, interval_steps=10, num_intervals=6)
+    ranks = Fleet(LoadWindows(group_of(placement), terms), np.ones((92, 1024), dtype=np.int64))
+    made = [[ranks.report(rank, step) for rank in range(64)] for step in range(10, 90, 10)]
+    start = time.perf_counter()
+    for cut in made:
+        for rank, one in enumerate(cut):
+            ranks.windows.add(one, rank)
+    assert (time.perf_counter() - start) / (64 * 8) < 2e-3
+    assert ranks.windows.window().num_steps == 60
