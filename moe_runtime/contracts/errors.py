@@ -115,9 +115,9 @@ class ExchangeFailed(MoeError):
 
     code = "exchange_failed"
 
-    def __init__(self, *, rank: int, operation: str, cause: str) -> None:
-        self.rank, self.operation = rank, operation
+    def __init__(self, *, rank: int, cause: str) -> None:
+        self.rank, self.cause = rank, cause
         super().__init__(
-            f"rank {rank}: {operation} did not complete ({cause}); the group cannot go on "
+            f"rank {rank}: an exchange of rows did not complete ({cause}); the group cannot go on "
             "without all of its ranks and this step is lost"
         )

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_gather", "all_to_all", "from_array", "split_rows", "to_ints", "unique_ints"]
+__all__ = ["all_to_all", "from_array", "new_group", "split_rows", "to_ints", "unique_ints"]
 
 
 def to_ints(numbers: Tensor) -> list[int]:
@@ -34,11 +34,6 @@ def split_rows(rows: Tensor, size: int | Sequence[int], *, dim: int = 0) -> tupl
     return tuple(torch.split(rows, size if isinstance(size, int) else list(size), dim=dim))
 
 
-def all_gather(blocks: list[Tensor], block: Tensor, group: dist.ProcessGroup | None) -> None:
-    """Fill `blocks` with every rank's block."""
-    dist.all_gather(blocks, block, group=group)
-
-
 def all_to_all(
     received: Tensor,
     sent: Tensor,
@@ -48,3 +43,10 @@ def all_to_all(
 ) -> None:
     """Fill `received` with rows from every rank."""
     dist.all_to_all_single(received, sent, list(received_rows), list(sent_rows), group=group)
+
+
+def new_group() -> dist.ProcessGroup:
+    """Return another group of all ranks; every rank must call it."""
+    group = dist.new_group()
+    assert isinstance(group, dist.ProcessGroup)
+    return group

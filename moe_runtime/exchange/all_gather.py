@@ -1,11 +1,11 @@
 """Exchange by AllGather: every rank sees all tokens and computes those of its own slots.
 
-Axes    T tokens of this rank   A tokens of all ranks   B rows of the largest rank
+Axes    T tokens of this rank   A tokens of all ranks
         N ranks   K experts per token   Z width   S local slots   M rows at local slots
 
 Two collectives a layer: one gather of tokens, slots and weights packed in one
-buffer of bytes (padded to the largest rank, whose size the step's announcement
-told), and one exchange of partial sums, which the owner adds in order of rank.
+buffer of bytes (how many come from each rank, the step's announcement told),
+and one exchange of partial sums, which the owner adds in order of rank.
 """
 
 from dataclasses import dataclass
@@ -68,11 +68,7 @@ def _gather(peers: Peers, placed: Placed, view: StepView) -> Placed:
     """Return the placed tokens of all ranks, in order of rank."""
     parts = (placed.x_TZ, placed.slots.ids_TK, placed.weights_TK)
     packed = torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=1)
-    # At least one row, so that the collective is the same when no rank has tokens.
-    block = packed.new_zeros((max(1, *view.rows_N), packed.shape[1]))
-    block[: packed.shape[0]] = packed
-    gathered_NBW = peers.all_gather(block)
-    rows = torch.cat([gathered_NBW[rank, :num] for rank, num in enumerate(view.rows_N)])
+    rows = peers.all_gather(packed, view.rows_N)
     widths = [part.shape[1] * part.element_size() for part in parts]
     x, slots, weights = (
         piece.clone(memory_format=torch.contiguous_format).view(part.dtype)

@@ -3,8 +3,7 @@
 Axes    N ranks   M rows   Z width of a row
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -31,8 +30,8 @@ class Peers(Protocol):
         """Ranks in the group."""
         ...
 
-    def all_gather(self, block: Tensor) -> Tensor:
-        """Return [N, ...]: the block of every rank; all blocks have one shape."""
+    def all_gather(self, rows: Tensor, rows_N: Sequence[int]) -> Tensor:
+        """Return the rows of all ranks, in order of rank; rows_N[r] of them are rank r's."""
         ...
 
     def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
@@ -46,9 +45,9 @@ class Alone:
     rank = 0
     size = 1
 
-    def all_gather(self, block: Tensor) -> Tensor:
-        """Return the own block."""
-        return block[None]
+    def all_gather(self, rows: Tensor, rows_N: Sequence[int]) -> Tensor:
+        """Return the own rows."""
+        return self.all_to_all(rows, rows_N, rows_N)
 
     def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """Return the own rows."""
@@ -74,28 +73,24 @@ class GroupPeers:
         """Ranks in the group."""
         return self._size
 
-    def all_gather(self, block: Tensor) -> Tensor:
-        """Return every rank's block, raising ExchangeFailed if a rank is gone or late."""
-        blocks = block.new_empty((self._size, *block.shape))
-        with self._named("all_gather"):
-            torch_calls.all_gather(list(blocks.unbind()), block.contiguous(), self._group)
-        return blocks
+    def all_gather(self, rows: Tensor, rows_N: Sequence[int]) -> Tensor:
+        """Gather rows, raising ExchangeFailed if a rank is gone or late.
+
+        Sent as an all-to-all in which everybody gets the same: gloo's gather goes round a ring,
+        one wake-up of every process after another (measured with 8 processes on 2 cores: six
+        times as long), and it takes no uneven numbers of rows.
+        """
+        copies = rows.repeat(self._size, *([1] * (rows.ndim - 1)))
+        return self.all_to_all(copies, [rows.shape[0]] * self._size, rows_N)
 
     def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """Exchange rows, raising ExchangeFailed if a rank is gone or late."""
         arrived = rows.new_empty((sum(received), *rows.shape[1:]))
-        with self._named("all_to_all"):
-            torch_calls.all_to_all(arrived, rows.contiguous(), received, sent, self._group)
-        return arrived
-
-    @contextmanager
-    def _named(self, operation: str) -> Generator[None]:
         try:
-            yield
+            torch_calls.all_to_all(arrived, rows.contiguous(), received, sent, self._group)
         except RuntimeError as error:
-            raise ExchangeFailed(
-                rank=self._rank, operation=operation, cause=str(error).splitlines()[0]
-            ) from error
+            raise ExchangeFailed(rank=self._rank, cause=str(error).splitlines()[0]) from error
+        return arrived
 
 
 def announce(peers: Peers, step: Step, *, num_rows: int) -> StepView:
@@ -105,8 +100,9 @@ def announce(peers: Peers, step: Step, *, num_rows: int) -> StepView:
     """
     if step.kind is StepKind.DUMMY and num_rows:
         raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
-    own = torch.tensor([num_rows, step.kind, step.phase], dtype=torch.int64)
-    rows, kinds, phases = (torch_calls.to_ints(told) for told in peers.all_gather(own).t())
+    own = torch.tensor([[num_rows, step.kind, step.phase]], dtype=torch.int64)
+    told_N3 = peers.all_gather(own, [1] * peers.size)
+    rows, kinds, phases = (torch_calls.to_ints(column) for column in told_N3.t())
     return StepView(
         rank=peers.rank,
         rows_N=tuple(rows),

@@ -1,6 +1,6 @@
 """The gated activations.
 
-Axes    M rows   F = 2 I gate half, then up half   I expert width
+Axes, after any others:    F = 2 I gate half, then up half   I expert width
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ class SwiGLU:
 
     limit: float = float("inf")
 
-    def __call__(self, gate_up_MF: Tensor) -> Tensor:
-        """Return [M, I]."""
-        gate_MI, up_MI = gate_up_MF.chunk(2, dim=1)
+    def __call__(self, gate_up_F: Tensor) -> Tensor:
+        """Return [..., I]."""
+        gate_I, up_I = gate_up_F.chunk(2, dim=-1)
         if self.limit != float("inf"):
-            gate_MI = gate_MI.clamp(max=self.limit)
-            up_MI = up_MI.clamp(min=-self.limit, max=self.limit)
-        return silu(gate_MI) * up_MI
+            gate_I = gate_I.clamp(max=self.limit)
+            up_I = up_I.clamp(min=-self.limit, max=self.limit)
+        return silu(gate_I) * up_I
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class SiTU:
     beta: float = 4.0
     linear_beta: float = 25.0
 
-    def __call__(self, gate_up_MF: Tensor) -> Tensor:
-        """Return [M, I]."""
-        gate_MI, up_MI = gate_up_MF.chunk(2, dim=1)
-        bounded = self.beta * torch.tanh(gate_MI / self.beta) * torch.sigmoid(gate_MI)
-        return bounded * self.linear_beta * torch.tanh(up_MI / self.linear_beta)
+    def __call__(self, gate_up_F: Tensor) -> Tensor:
+        """Return [..., I]."""
+        gate_I, up_I = gate_up_F.chunk(2, dim=-1)
+        bounded = self.beta * torch.tanh(gate_I / self.beta) * torch.sigmoid(gate_I)
+        return bounded * self.linear_beta * torch.tanh(up_I / self.linear_beta)
 
 
 Activation = SwiGLU | SiTU

@@ -1,8 +1,10 @@
 """What every output must equal: the stack in float64, without slots, tables or exchange.
 
-Axes    T tokens   K experts per token   L layers   E experts   D model width
+Axes    T tokens   L layers   E experts   D model width
         Z width of the routed part   I expert width   F = 2 I
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,7 +21,17 @@ from moe_runtime.runtime.model import Model
 __all__ = ["DenseReference"]
 
 _CHUNK = 64
-"""Token-expert pairs whose weights are gathered at a time; bounds the memory of a step."""
+"""Tokens at a time; bounds the memory of a step."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Experts:
+    """All experts of a layer side by side, so that they are two products of matrices."""
+
+    w13_HZ: Tensor
+    """H = E F."""
+    w2_GZ: Tensor
+    """G = E I."""
 
 
 class DenseReference:
@@ -34,7 +46,7 @@ class DenseReference:
         self._shape = shape
         self._layers = [model.layer(layer, torch.float64) for layer in range(shape.num_layers)]
         self._experts = [
-            _stack([model.expert(layer, e, torch.float64) for e in range(shape.num_experts)])
+            _side_by_side([model.expert(layer, e, torch.float64) for e in range(shape.num_experts)])
             for layer in range(shape.num_layers)
         ]
 
@@ -52,7 +64,7 @@ class DenseReference:
         return x_TD
 
     def _layer(
-        self, weights: LayerWeights, experts: DenseWeights, x_TD: Tensor, logits_TE: Tensor
+        self, weights: LayerWeights, experts: _Experts, x_TD: Tensor, logits_TE: Tensor
     ) -> Tensor:
         choice = select(
             logits_TE,
@@ -65,21 +77,23 @@ class DenseReference:
             y_TD = y_TD + compute_dense(x_TD, shared.w13_FD, shared.w2_DI, self._shape.activation)
         return y_TD
 
-    def _routed(self, experts: DenseWeights, x_TZ: Tensor, choice: Choice) -> Tensor:
-        """Give every pair of token and expert its own copy of the weights, and sum over K."""
-        num_tokens, top_k = choice.weights_TK.shape
-        pairs = torch.arange(num_tokens * top_k)
-        outs = [x_TZ.new_empty((0, x_TZ.shape[1]))]
-        for chunk in split_rows(pairs, _CHUNK):
-            ids = choice.experts.ids_TK.reshape(-1)[chunk]
-            x = x_TZ[chunk // top_k][:, :, None]
-            hidden = self._shape.activation((experts.w13_SFZ[ids] @ x)[:, :, 0])
-            outs.append((experts.w2_SZI[ids] @ hidden[:, :, None])[:, :, 0])
-        out_TKZ = torch.cat(outs).view(num_tokens, top_k, x_TZ.shape[1])
-        return (out_TKZ * choice.weights_TK[:, :, None]).sum(dim=1)
+    def _routed(self, experts: _Experts, x_TZ: Tensor, choice: Choice) -> Tensor:
+        """Run every token through every expert, and weigh those not chosen with zero."""
+        weights_TE = x_TZ.new_zeros((x_TZ.shape[0], self._shape.num_experts))
+        weights_TE.scatter_(1, choice.experts.ids_TK, choice.weights_TK)
+        sums = [x_TZ.new_empty((0, x_TZ.shape[1]))]
+        for chunk_TZ, chunk_TE in zip(
+            split_rows(x_TZ, _CHUNK), split_rows(weights_TE, _CHUNK), strict=True
+        ):
+            gate_up_TH = chunk_TZ @ experts.w13_HZ.t()
+            gate_up_TEF = gate_up_TH.view(*chunk_TE.shape, 2 * self._shape.intermediate)
+            hidden_TEI = self._shape.activation(gate_up_TEF) * chunk_TE[:, :, None]
+            sums.append(hidden_TEI.flatten(1) @ experts.w2_GZ)
+        return torch.cat(sums)
 
 
-def _stack(experts: list[DenseWeights]) -> DenseWeights:
-    return DenseWeights(
-        torch.cat([e.w13_SFZ for e in experts]), torch.cat([e.w2_SZI for e in experts])
+def _side_by_side(experts: list[DenseWeights]) -> _Experts:
+    return _Experts(
+        torch.cat([e.w13_SFZ[0] for e in experts]),
+        torch.cat([e.w2_SZI[0].t() for e in experts]),
     )

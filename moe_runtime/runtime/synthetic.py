@@ -29,8 +29,8 @@ from moe_runtime.runtime.model import StackShape
 __all__ = ["SyntheticModel", "logical_weights"]
 
 _GATE_UP_GAIN = 2.0
-_DOWN_GAIN = 8.0
-_NORMED_UP_GAIN = 8.0
+_DOWN_GAIN = 16.0
+_NORMED_UP_GAIN = 16.0
 """After a norm the experts' own size is gone, so the projection up restores it."""
 _LAYER = 1 << 40
 """Beyond every expert number: keys the draws of what a layer has beside its experts."""

@@ -108,7 +108,7 @@ def _rank_main(where: _Where, writer: Connection, work: Callable[[int, P], T], p
         )
         writer.send(_Word((work(where.rank, payload),), ""))
         # A rank that leaves early takes its connections with it, so all leave together.
-        GroupPeers().all_gather(torch.zeros(1))
+        GroupPeers().all_gather(torch.zeros(1), [1] * where.num_ranks)
         dist.destroy_process_group()
     except Exception:  # noqa: BLE001  whatever a rank raised is the test's to report
         writer.send(_Word((), traceback.format_exc()))

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.torch_calls import split_rows
-from moe_runtime.exchange.peers import Peers
 
-__all__ = ["run_threads"]
+__all__ = ["ThreadPeers", "run_threads"]
 
 T = TypeVar("T")
 
@@ -37,6 +36,10 @@ class _Board:
             return [sent for _, sent, _ in calls]
         return [split_rows(sent, splits)[rank] for _, sent, splits in calls]
 
+    def abort(self) -> None:
+        """Break the barrier for all."""
+        self._barrier.abort()
+
 
 class ThreadPeers:
     """Meets `Peers` for one rank of a board."""
@@ -46,9 +49,11 @@ class ThreadPeers:
         self.rank = rank
         self.size = board.size
 
-    def all_gather(self, block: Tensor) -> Tensor:
-        """Return the block of every rank."""
-        return torch.stack(self._board.exchange(self.rank, ("all_gather", block, ())))
+    def all_gather(self, rows: Tensor, rows_N: Sequence[int]) -> Tensor:
+        """Return the rows of every rank."""
+        arrived = self._board.exchange(self.rank, ("all_gather", rows, ()))
+        assert [len(a) for a in arrived] == list(rows_N), "ranks disagree on how much is gathered"
+        return torch.cat(arrived)
 
     def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """Return the rows that every rank sent to this one."""
@@ -56,8 +61,12 @@ class ThreadPeers:
         assert [len(a) for a in arrived] == list(received), "ranks disagree on how much is sent"
         return torch.cat(arrived)
 
+    def leave(self) -> None:
+        """Leave the group; whoever waits for this rank gets BrokenBarrierError."""
+        self._board.abort()
 
-def run_threads(work: Callable[[Peers], T], *, num_ranks: int) -> list[T]:
+
+def run_threads(work: Callable[[ThreadPeers], T], *, num_ranks: int) -> list[T]:
     """Return work(peers) of every rank, run in a thread each."""
     board = _Board(num_ranks)
     with ThreadPoolExecutor(num_ranks) as pool:
