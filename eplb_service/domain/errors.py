@@ -30,7 +30,8 @@
       PlannerFailed        a policy raised or returned something unsound
       PlannerTimeout       a policy did not return before its deadline
       DeadlineExceeded     a wait ended before what was waited for
-      InvalidRequest       an operator's request makes no sense as sent
+      InvalidRequest       an operator's request, or a word of a rank, makes no sense as sent
+      BindFailed           the server's address cannot be taken
 
 `code` is stable: it is logged, counted, and sent over gRPC. The text is for people
 and says what happened, to whom, what was expected and what happens next.
@@ -222,6 +223,12 @@ class DeadlineExceeded(EplbError):
 
 
 class InvalidRequest(EplbError):
-    """An operator's request makes no sense as sent."""
+    """An operator's request, or a word of a rank, makes no sense as sent."""
 
     code = "invalid_request"
+
+
+class BindFailed(EplbError):
+    """The server's address cannot be taken."""
+
+    code = "bind_failed"
