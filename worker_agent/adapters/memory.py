@@ -1,0 +1,60 @@
+"""Where experts lie, as whoever moves them sees it."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+
+class ExpertMemory(Protocol):
+    """Live views of one rank's slots and staging rows.
+
+    Every tensor of an expert is there, under the same names in a slot and in a staging
+    row. Any thread may read a slot and write a staging row; slots are written on the
+    step's thread alone.
+    """
+
+    def slot(self, layer: int, local_slot: int) -> Mapping[str, Tensor]:
+        """Return the tensors of one slot."""
+        ...
+
+    def staging(self, row: int) -> Mapping[str, Tensor]:
+        """Return the tensors of one staging row."""
+        ...
+
+    def digest(self, tensors: Mapping[str, Tensor]) -> bytes:
+        """Return 16 bytes that identify an expert by every byte of its tensors."""
+        ...
+
+
+class DigestBook:
+    """What every slot and staging row was seen to hold, for the audit.
+
+    The mover writes rows, and slots once at the start; the step's thread moves a row's
+    digest to its slot at a switch. The protocol keeps the two apart in time: rows are
+    written before the order is staged, and read after.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[tuple[int, int], bytes] = {}
+        self._rows: dict[int, bytes] = {}
+
+    def note_slot(self, layer: int, local_slot: int, digest: bytes) -> None:
+        """A slot was seen to hold this, at the start."""
+        self._slots.setdefault((layer, local_slot), digest)
+
+    def note_row(self, row: int, digest: bytes) -> None:
+        """A staging row was verified to hold this."""
+        self._rows[row] = digest
+
+    def install(self, layer: int, local_slot: int, row: int) -> None:
+        """A staging row was copied to a slot."""
+        self._slots[layer, local_slot] = self._rows[row]
+
+    def empty(self, layer: int, local_slot: int) -> None:
+        """A slot was declared empty."""
+        self._slots.pop((layer, local_slot), None)
+
+    def slots(self) -> dict[tuple[int, int], bytes]:
+        """Return a copy of what each filled slot, by layer and local slot, must hold."""
+        return dict(self._slots)

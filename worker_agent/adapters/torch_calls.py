@@ -1,0 +1,62 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# The rules are off in this file only, because torch leaves these calls unannotated.
+"""Calls of torch.distributed that carry no types, each given one."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def new_group(like: dist.ProcessGroup | None, *, timeout_s: float) -> dist.ProcessGroup:
+    """Make a gloo group of the same ranks. Collective over them, and over no others."""
+    parent = dist.group.WORLD if like is None else like
+    made = dist.new_group(
+        dist.get_process_group_ranks(parent),
+        timeout=timedelta(seconds=timeout_s),
+        backend="gloo",
+        use_local_synchronization=like is not None,
+    )
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+def all_reduce_min(numbers: Sequence[int], group: dist.ProcessGroup) -> tuple[int, ...]:
+    """Return the elementwise minimum over the group; raises RuntimeError."""
+    reduced = torch.tensor(numbers, dtype=torch.int64)
+    dist.all_reduce(reduced, op=dist.ReduceOp.MIN, group=group)
+    return tuple(int(n) for n in reduced.tolist())
+
+
+def isend(tensor: Tensor, rank: int, group: dist.ProcessGroup, *, tag: int) -> dist.Work:
+    """Begin to send bytes to a rank of the group; raises RuntimeError."""
+    work = dist.isend(tensor, group=group, group_dst=rank, tag=tag)
+    assert work is not None
+    return work
+
+
+def irecv(tensor: Tensor, rank: int, group: dist.ProcessGroup, *, tag: int) -> dist.Work:
+    """Begin to receive bytes from a rank of the group; raises RuntimeError."""
+    work = dist.irecv(tensor, group=group, group_src=rank, tag=tag)
+    assert work is not None
+    return work
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """Return a flat uint8 view on a contiguous tensor's memory."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"a tensor of shape {tuple(tensor.shape)} is not contiguous")
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+def bytes_tensor(content: bytes) -> Tensor:
+    """Return a new uint8 tensor with this content."""
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def tensor_bytes(tensor: Tensor) -> bytes:
+    """Return a uint8 tensor's content."""
+    return tensor.numpy().tobytes()

@@ -1,0 +1,164 @@
+"""The thread on which one rank's weights are moved and checked."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import NamedTuple
+
+from torch import Tensor
+
+from eplb_service.domain.layout import SlotLayout
+from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
+from eplb_service.protocol.messages import DropReason, WaveName
+from eplb_service.protocol.rank_state import Audited, RoundDone, RoundFailed
+from worker_agent.adapters.memory import DigestBook, ExpertMemory
+from worker_agent.ports.weights import WeightsEvent
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[], WeightsEvent | None]
+
+
+class Line(NamedTuple):
+    """One transfer of a wave's canonical list."""
+
+    layer: int
+    expert: int
+    source: int
+    target: int
+
+
+class TransferFailed(Exception):
+    """A transfer did not complete: a peer is gone or late, and the mover's group is lost."""
+
+    code = "transfer_failed"
+
+
+class DigestMismatch(Exception):
+    """What arrived is not what was sent."""
+
+    code = "digest_mismatch"
+
+
+class WeightsThread(ABC):
+    """Meets WeightsPort; what a round does is the subclass's.
+
+    One thread takes one job after the other, so rounds and audits never run beside each
+    other, and the step's thread only puts jobs in and takes results out.
+    """
+
+    def __init__(
+        self, memory: ExpertMemory, book: DigestBook, layout: SlotLayout, *, rank: int
+    ) -> None:
+        self.memory = memory
+        self.layout = layout
+        self.rank = rank
+        self._book = book
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._ended: SimpleQueue[WeightsEvent] = SimpleQueue()
+        self._thread = Thread(target=self._run, name="eplb-weights", daemon=True)
+
+    def start(self, filled: Sequence[tuple[int, int]]) -> None:
+        """Start the thread; its first job is to note what the filled slots hold.
+
+        filled    (layer, local slot) of each slot that holds an expert
+        """
+        self._jobs.put(lambda: self._take_stock(filled))
+        self._thread.start()
+
+    def begin_round(self, order: Order, number: int) -> None:
+        """Issue the transfers of one round."""
+        self._jobs.put(lambda: self._round(order, number))
+
+    def begin_audit(self, halt_number: int) -> None:
+        """Check every slot against the book."""
+        self._jobs.put(lambda: self._audit(halt_number))
+
+    def poll(self) -> WeightsEvent | None:
+        """Return what has ended since, or None."""
+        try:
+            return self._ended.get_nowait()
+        except Empty:
+            return None
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread after the jobs that wait; it is a daemon, should one not end."""
+        self._jobs.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    @abstractmethod
+    def move(self, order: Order, number: int) -> None:
+        """Carry one round to its end, on the mover's thread.
+
+        Raises TransferFailed or DigestMismatch; the latter only after everything that the
+        round has this rank send and receive is over.
+        """
+
+    def rows_of(self, order: Order) -> dict[tuple[int, int], int]:
+        """Return the staging row of each of this rank's receives, by layer and target slot."""
+        received = received_by(order.content.transfers, self.layout, self.rank)
+        places = received[:, [LAYER, TARGET]].tolist()
+        return {(layer, target): row for row, (layer, target) in enumerate(places)}
+
+    def lines(self, order: Order, number: int) -> list[Line]:
+        """Return the transfers of a round, the same on every rank."""
+        return [Line(*map(int, row)) for row in order.content.round_transfers(number)]
+
+    def source(self, layer: int, slot: int) -> Mapping[str, Tensor]:
+        """Return the tensors of one of this rank's slots, by its number among all slots."""
+        return self.memory.slot(layer, slot - self.layout.base(self.rank))
+
+    def copy(self, source: Mapping[str, Tensor], row: int) -> None:
+        """Copy an expert of this process to a staging row. Raises DigestMismatch."""
+        staging = self.memory.staging(row)
+        for name, tensor in source.items():
+            staging[name].copy_(tensor)
+        self.verify(row, self.memory.digest(source))
+
+    def verify(self, row: int, sent: bytes) -> None:
+        """Compare a staging row with the sender's digest. Raises DigestMismatch."""
+        found = self.memory.digest(self.memory.staging(row))
+        if found != sent:
+            raise DigestMismatch(
+                f"staging row {row} of rank {self.rank} has digest {found.hex()}, but "
+                f"{sent.hex()} was sent; the row is not used"
+            )
+        self._book.note_row(row, found)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            event = job()
+            if event is not None:
+                self._ended.put(event)
+
+    def _round(self, order: Order, number: int) -> WeightsEvent:
+        wave = WaveName(order.epoch, order.digest)
+        try:
+            self.move(order, number)
+        except DigestMismatch as error:
+            reason, text = DropReason.DIGEST_MISMATCH, str(error)
+        except Exception as error:  # whatever it was, the group must learn that this rank fails
+            log.exception("round failed", extra={"epoch": order.epoch, "round": number})
+            reason, text = DropReason.TRANSFER_FAILED, str(error)
+        else:
+            return RoundDone(wave, number)
+        return RoundFailed(wave, number, reason, text)
+
+    def _take_stock(self, filled: Sequence[tuple[int, int]]) -> None:
+        for layer, local_slot in filled:
+            held = self.memory.digest(self.memory.slot(layer, local_slot))
+            self._book.note_slot(layer, local_slot, held)
+
+    def _audit(self, halt_number: int) -> Audited:
+        wrong = [
+            (layer, local_slot)
+            for (layer, local_slot), expected in self._book.slots().items()
+            if self.memory.digest(self.memory.slot(layer, local_slot)) != expected
+        ]
+        text = (
+            f"rank {self.rank}: slots {wrong[:10]} (layer, local slot) are not what was put there"
+        )
+        return Audited(halt_number, is_clean=not wrong, text=text if wrong else "")

@@ -1,0 +1,129 @@
+"""The start of a rank group: what all its ranks load, and that they all loaded the same.
+
+Runs once at attach, on the engine's thread, over the agreement's group.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eplb_service.domain.errors import EplbError, InvalidTable
+from eplb_service.domain.ids import Digest, Epoch, IntArray, Revision, array_bytes, digest_of
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.rules import require_fit, require_sound
+from eplb_service.domain.shares import ShareName, Shares, dispatch_violations, table_digest
+from eplb_service.protocol.attach import Loaded, placement_to_load, require_same
+from eplb_service.protocol.messages import Welcome
+from worker_agent.ports.engine import EnginePort
+from worker_agent.ports.group import GroupPort
+
+UNHEARD = (1 << 63) - 1
+"""Loses against anything that a rank says; nothing that is gathered is that large."""
+NO_OFFER = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Serving:
+    """What one rank serves at the start."""
+
+    name: ShareName
+    placement: Placement
+    table: IntArray
+    """[L, E, J] this rank's dispatch table."""
+
+
+def gather(group: GroupPort, values: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the values of every rank, by rank. Collective; Raises GroupLost.
+
+    Each rank fills its own place of one vector, and the minimum fills the rest.
+    """
+    width = len(values)
+    vector = [UNHEARD] * (width * group.num_ranks)
+    vector[group.rank * width : (group.rank + 1) * width] = values
+    heard = group.agree(vector)
+    return [heard[start : start + width] for start in range(0, len(heard), width)]
+
+
+def gather_columns(group: GroupPort, own: IntArray, *, num_columns: int, base: int) -> IntArray:
+    """Return [L, P] out of every rank's columns [L, S] from `base` on. Collective."""
+    whole = np.full((own.shape[0], num_columns), UNHEARD, dtype=np.int64)
+    whole[:, base : base + own.shape[1]] = own
+    heard = np.array(group.agree(whole.ravel().tolist()), dtype=np.int64)
+    return heard.reshape(whole.shape).astype(np.int32)
+
+
+def shares_digest(tables: Sequence[Digest]) -> Digest:
+    """Fingerprint of all ranks' dispatch tables, as a wave names those that it brings."""
+    return digest_of((array_bytes(np.array(tables, dtype=np.int64)),))
+
+
+def initial_serving(group: GroupPort, placement: Placement, table: IntArray) -> Serving:
+    """Name what the engine serves by itself: epoch 0, revision 0. Collective."""
+    tables = [Digest(row[0]) for row in gather(group, (table_digest(table),))]
+    name = ShareName(Epoch(0), placement.digest(), Revision(0), shares_digest(tables))
+    return Serving(name, placement, table)
+
+
+def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Serving | None:
+    """Return what a Welcome offers to load; None where there is none, or none that fits here."""
+    if welcome is None:
+        return None
+    placement, shares = welcome.placement, welcome.shares
+    try:
+        require_fit(placement, initial.placement)
+        require_sound(placement)
+        table = _table_of(shares, rank, initial, placement)
+    except EplbError:
+        return None
+    digest = shares_digest([table_digest(table) for table in shares.tables])
+    return Serving(
+        ShareName(welcome.epoch, placement.digest(), Revision(0), digest), placement, table
+    )
+
+
+def load_together(
+    group: GroupPort, engine: EnginePort, initial: Serving, offer: Serving | None
+) -> Serving:
+    """Load what all ranks were offered, or else leave all at the initial. Collective."""
+    offered = [_as_name(told) for told in gather(group, _as_ints(offer.name if offer else None))]
+    chosen = placement_to_load(offered)
+    if offer is None or chosen is None or chosen == initial.name:
+        return initial
+    engine.load(offer.placement, offer.table)
+    return offer
+
+
+def require_equal_start(group: GroupPort, settings: Digest, served: ShareName) -> None:
+    """Raise AttachRefused unless every rank has the same settings and serves the same."""
+    told = gather(group, (settings, *_as_ints(served)))
+    require_same([Loaded(Digest(row[0]), _require_name(row[1:])) for row in told])
+
+
+def _table_of(shares: Shares, rank: int, initial: Serving, placement: Placement) -> IntArray:
+    if len(shares.tables) not in (1, placement.layout.num_ranks):
+        raise InvalidTable(f"{len(shares.tables)} dispatch tables came for the group")
+    table = shares.table_of(rank)
+    if table.shape != initial.table.shape:
+        raise InvalidTable(
+            f"the dispatch table has shape {list(table.shape)}; expected "
+            f"{list(initial.table.shape)}"
+        )
+    found = next(dispatch_violations(table, placement), None)
+    if found is not None:
+        raise InvalidTable(f"layer {found.layer}: {found.text}")
+    return table
+
+
+def _as_ints(name: ShareName | None) -> tuple[int, int, int, int]:
+    if name is None:
+        return (NO_OFFER, 0, 0, 0)
+    return (name.epoch, name.placement, name.revision, name.digest)
+
+
+def _as_name(told: Sequence[int]) -> ShareName | None:
+    return None if told[0] == NO_OFFER else _require_name(told)
+
+
+def _require_name(told: Sequence[int]) -> ShareName:
+    return ShareName(Epoch(told[0]), Digest(told[1]), Revision(told[2]), Digest(told[3]))

@@ -1,0 +1,214 @@
+"""The agent's front door: attach it to an engine's rank.
+
+hook = attach(runtime, group=ep_group, settings=AgentSettings(endpoint="controller:7420"))
+while serving:
+    hook.before_step()
+    runtime.forward(batch)
+    hook.after_step(kind)
+hook.close()
+"""
+
+import random
+from dataclasses import dataclass
+
+from torch.distributed import ProcessGroup
+
+from eplb_service.domain.deployment import CountMeaning, RankProfile
+from eplb_service.domain.ids import Digest, Incarnation, digest_of
+from eplb_service.domain.shares import Ownership
+from eplb_service.protocol.rank_state import initial_state, status
+from worker_agent.adapters.group import TorchGroup
+from worker_agent.adapters.grpc_channel import GrpcChannel, Keepalive
+from worker_agent.adapters.memory import DigestBook
+from worker_agent.adapters.mover import TorchMover
+from worker_agent.adapters.runtime import (
+    Runtime,
+    RuntimeEngine,
+    RuntimeMemory,
+    served_by,
+    shape_of,
+)
+from worker_agent.adapters.system_clock import SystemClock
+from worker_agent.adapters.torch_calls import new_group
+from worker_agent.agent.checks import Limits
+from worker_agent.agent.hook import HookParts, StepHook
+from worker_agent.agent.introduction import Introduction
+from worker_agent.agent.joining import (
+    Serving,
+    gather,
+    gather_columns,
+    initial_serving,
+    load_together,
+    offer_of,
+    require_equal_start,
+)
+from worker_agent.agent.loop import Agent, Outside
+from worker_agent.agent.pace import Pace
+from worker_agent.applier.applier import Applier, StepSide
+from worker_agent.applier.desk import Desk, Snapshot
+from worker_agent.ports.channel import ChannelPort
+from worker_agent.reporter.cuts import Cadence, Cutter
+from worker_agent.reporter.reporter import Reporter
+from worker_agent.settings.settings import AgentSettings, PaceSettings
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The process groups that the agent has for itself."""
+
+    agreeing: TorchGroup
+    moving: ProcessGroup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attached:
+    """What a rank has before it greets: its groups, and its engine behind ports."""
+
+    group: TorchGroup
+    mover: TorchMover
+    engine: RuntimeEngine
+    initial: Serving
+    incarnation: Incarnation
+
+
+def attach(
+    runtime: Runtime, *, settings: AgentSettings, group: ProcessGroup | None = None
+) -> StepHook:
+    """Attach an agent to this rank of a runtime and return the hook for its steps.
+
+    group    the expert-parallel group; None is the default group
+
+    Collective over the group, before the first step: it makes two gloo groups of the same
+    ranks (for the agreement and for moving weights), waits a bounded time for the controller
+    to name a placement, loads it if every rank was told the same, and makes sure that all
+    ranks serve the same. Without a controller the runtime's own placement is served.
+
+    Raises AttachRefused if ranks differ, and GroupLost if one does not come.
+    """
+    pace = settings.pace
+    keepalive = Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s)
+    return attach_over(
+        runtime, GrpcChannel(settings.endpoint, keepalive), settings=settings, group=group
+    )
+
+
+def attach_over(
+    runtime: Runtime,
+    channel: ChannelPort,
+    *,
+    settings: AgentSettings,
+    group: ProcessGroup | None = None,
+    mover: type[TorchMover] = TorchMover,
+) -> StepHook:
+    """Attach with another street to the controller, or another mover; otherwise as attach."""
+    clock = SystemClock()
+    groups = Groups(
+        TorchGroup(new_group(group, timeout_s=settings.group_timeout_s)),
+        new_group(group, timeout_s=settings.group_timeout_s),
+    )
+    started_at_ms = int(1000 * clock.wall_s())
+    rank = _prepare(runtime, groups, mover, started_at_ms=started_at_ms)
+    desk = Desk(_snapshot(rank.initial, rank.incarnation))
+    cadence = Cadence(settings.report_every_steps, settings.sent_every_reports)
+    cutter = Cutter(rank.engine, cadence, desk.bell.ring)
+    agent = Agent(
+        _introduction(runtime, rank, settings),
+        desk,
+        Reporter(cutter, incarnation=rank.incarnation),
+        Outside(channel, clock, random.SystemRandom().random),
+        _pace(settings.pace),
+    )
+    agent.start()
+    try:
+        serving = _settle(rank, agent, settings)
+    except BaseException:
+        agent.stop(settings.close_within_s)
+        raise
+    applier = Applier(
+        initial_state(incarnation=rank.incarnation, ownership=Ownership.OWN, served=serving.name),
+        serving.placement,
+        StepSide(rank.group, rank.engine, rank.mover, cutter),
+        desk,
+        agree_every=settings.agree_every,
+    )
+    if serving is not rank.initial:
+        agent.greet_again()
+    rank.mover.start(rank.engine.filled())
+    parts = HookParts(applier, desk, cutter, rank.mover, agent, clock)
+    return StepHook(parts, close_within_s=settings.close_within_s)
+
+
+def _prepare(
+    runtime: Runtime, groups: Groups, mover: type[TorchMover], *, started_at_ms: int
+) -> Attached:
+    """Learn what all ranks hold. Collective."""
+    group, layout, book = groups.agreeing, runtime.layout, DigestBook()
+    incarnation = Incarnation(gather(group, (started_at_ms,))[0][0])
+    phy2log = gather_columns(
+        group,
+        runtime.held().astype("int32"),
+        num_columns=layout.num_slots,
+        base=layout.base(group.rank),
+    )
+    placement = served_by(runtime, phy2log)
+    memory = RuntimeMemory(runtime)
+    return Attached(
+        group=group,
+        mover=mover(memory, book, placement.layout, rank=group.rank, group=groups.moving),
+        engine=RuntimeEngine(runtime, book, rank=group.rank),
+        initial=initial_serving(group, placement, runtime.tables().astype("int32")),
+        incarnation=incarnation,
+    )
+
+
+def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
+    """Load what the controller names, if it does in time, on all ranks alike. Collective."""
+    welcome = agent.await_welcome(settings.wait_for_welcome_s)
+    offer = offer_of(welcome, rank.initial, rank=rank.group.rank)
+    serving = load_together(rank.group, rank.engine, rank.initial, offer)
+    require_equal_start(rank.group, _settings_digest(settings), serving.name)
+    return serving
+
+
+def _settings_digest(settings: AgentSettings) -> Digest:
+    """Fingerprint of what must be the same on all ranks."""
+    return digest_of(
+        (str(settings.agree_every).encode(), settings.deployment.model_dump_json().encode())
+    )
+
+
+def _snapshot(serving: Serving, incarnation: Incarnation) -> Snapshot:
+    state = initial_state(incarnation=incarnation, ownership=Ownership.OWN, served=serving.name)
+    return Snapshot(status(state, is_idle=False), serving.placement, state.generation)
+
+
+def _introduction(runtime: Runtime, rank: Attached, settings: AgentSettings) -> Introduction:
+    layers = settings.model_layers or tuple(range(rank.initial.placement.num_layers))
+    profile = RankProfile(
+        rank=rank.group.rank,
+        num_ranks=rank.group.num_ranks,
+        node=settings.node,
+        supernode=settings.supernode,
+        adapter="moe_runtime",
+        count_meaning=CountMeaning.RECEIVED,
+        count_replicas=1,
+        ownership=Ownership.OWN,
+        num_slots=runtime.slots.num_slots,
+        staging_rows=runtime.slots.staging_rows,
+    )
+    return Introduction(
+        identity=settings.deployment.identity(),
+        shape=shape_of(runtime, model_layers=layers),
+        incarnation=rank.incarnation,
+        limits=Limits(profile, table_rows=rank.initial.table.shape[2]),
+    )
+
+
+def _pace(pace: PaceSettings) -> Pace:
+    return Pace(
+        poll_s=pace.poll_s,
+        idle_after_s=pace.idle_after_s,
+        welcome_within_s=pace.welcome_within_s,
+        first_backoff_s=pace.first_backoff_s,
+        max_backoff_s=pace.max_backoff_s,
+    )

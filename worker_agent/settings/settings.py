@@ -1,0 +1,80 @@
+"""What one agent can be told, by environment variables EPLB_AGENT_*.
+
+Nested settings are named with two underscores: EPLB_AGENT_DEPLOYMENT__MODEL.
+"""
+
+import platform
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from eplb_service.domain.deployment import DeploymentIdentity
+
+Word = Annotated[str, Field(min_length=1)]
+
+
+class DeploymentSettings(BaseModel, frozen=True, extra="forbid"):
+    """Which deployment the rank belongs to; the same on all its ranks."""
+
+    model: Word = "default"
+    instance: str = "0"
+    role: Literal["serve", "prefill", "decode", "draft"] = "serve"
+    stage: NonNegativeInt = 0
+    group: str = "0"
+    weight_format: Word = "float32"
+
+    def identity(self) -> DeploymentIdentity:
+        """Return it as the domain says it."""
+        return DeploymentIdentity(
+            model=self.model,
+            instance=self.instance,
+            role=self.role,
+            stage=self.stage,
+            group=self.group,
+            weight_format=self.weight_format,
+        )
+
+
+class PaceSettings(BaseModel, frozen=True, extra="forbid"):
+    """Waits of the agent's thread, in seconds."""
+
+    poll_s: PositiveFloat = 0.25
+    idle_after_s: PositiveFloat = 5.0
+    """Without a step for so long the group is told to be idle."""
+    welcome_within_s: PositiveFloat = 10.0
+    """A stream on which no Welcome came is given up."""
+    first_backoff_s: PositiveFloat = 0.2
+    max_backoff_s: PositiveFloat = 10.0
+    keepalive_s: Annotated[float, Field(ge=10)] = 30.0
+    """Between two pings of a silent connection; the server refuses more frequent ones."""
+    keepalive_timeout_s: PositiveFloat = 10.0
+
+
+class AgentSettings(BaseSettings):
+    """All settings of one agent."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="EPLB_AGENT_", env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+
+    endpoint: Word
+    """host:port of the controller."""
+    deployment: DeploymentSettings = DeploymentSettings()
+    pace: PaceSettings = PaceSettings()
+    node: Word = Field(default_factory=lambda: platform.node() or "unknown")
+    supernode: str = ""
+    """Group of hosts with a fast interconnect."""
+    model_layers: tuple[NonNegativeInt, ...] = ()
+    """The model's own number of each MoE layer; empty: 0, 1, 2 and so on."""
+    agree_every: PositiveInt = 4
+    """Steps from one agreement to the next; the same on all ranks, and known to the controller."""
+    wait_for_welcome_s: NonNegativeFloat = 2.0
+    """How long a start waits to be told a placement; without one the initial one is served."""
+    group_timeout_s: PositiveFloat = 600.0
+    """A peer that is later than this to an agreement or a transfer has died."""
+    close_within_s: PositiveFloat = 5.0
+    report_every_steps: PositiveInt = 20
+    """Until a Welcome says otherwise."""
+    sent_every_reports: PositiveInt = 10
+    """Until a Welcome says otherwise."""
