@@ -1,0 +1,70 @@
+"""The demo: `make demo`, or python -m benchmarks.demo.main.
+
+Eight ranks serve; experts are balanced while they do; nothing of what they compute changes.
+"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from benchmarks.demo.demo import run
+from benchmarks.demo.ranks import RankFailed
+from benchmarks.demo.supervisor import Options
+from benchmarks.traffic import Schedule
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the demo and return its exit code: 0 if everything was right and balanced."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return run(_options())
+    except KeyboardInterrupt:
+        print("interrupted; everything is taken down", file=sys.stderr)
+        return _INTERRUPTED
+    except RankFailed as failed:
+        print(failed, file=sys.stderr)
+        return 1
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _options() -> Options:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument(
+        "--keep", action="store_true", help="stay up after the summary, for eplbctl, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--domains",
+        default="c4,github,arxiv",
+        help="text domains in the order in which they come (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=400, help="steps of each domain (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--interval-ms",
+        type=float,
+        default=55.0,
+        help="from the start of one step to the next (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--summary",
+        type=Path,
+        default=Path("build/demo-summary.json"),
+        help="where the figures are written (default: %(default)s)",
+    )
+    given = parser.parse_args()
+    schedule = Schedule(tuple(given.domains.split(",")), given.steps, given.interval_ms / 1e3)
+    return Options(schedule, given.summary, given.keep)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Runs the demo: ranks, then the controller, then the measurements, and takes it all down."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.demo import screen
+from benchmarks.demo.ledger import Ledger
+from benchmarks.demo.model import NUM_LAYERS
+from benchmarks.demo.ranks import RankFailed, Ranks
+from benchmarks.demo.records import AgentSetup, Progress, Ready, SegmentDone, Serve
+from benchmarks.demo.summary import PlanLine
+from benchmarks.traffic import Schedule
+
+__all__ = ["Options", "Segment", "await_ready", "run_segment"]
+
+_LEAD_S = 0.5
+"""From the command to the first step, so that every rank has it in time."""
+_START_S = 60.0
+_SILENCE_S = 30.0
+"""Without a word from any rank for so long the run is given up."""
+_LOOK_S = 0.25
+_SHOW_EVERY_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    schedule: Schedule
+    summary: Path
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Steps that are measured as one."""
+
+    schedule: Schedule
+    first_step: int
+    num_steps: int
+    agent: AgentSetup | None
+    goes_on: bool = False
+    """Whether ranks serve on after the last measured step."""
+
+
+def await_ready(ranks: Ranks) -> None:
+    """Wait until every rank can serve. Raises RankFailed."""
+    ready: set[int] = set()
+    give_up_at = time.monotonic() + _START_S
+    while len(ready) < ranks.num_ranks:
+        if time.monotonic() > give_up_at:
+            raise RankFailed(f"only ranks {sorted(ready)} were ready within {_START_S:.0f} s")
+        ready |= {word.rank for word in ranks.words(timeout_s=1.0) if isinstance(word, Ready)}
+
+
+def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLine]]) -> Ledger:
+    """Have the ranks serve a segment, show how it goes, and return what they measured.
+
+    plans()    what the controller has planned so far
+
+    Raises RankFailed.
+    """
+    ledger = Ledger(
+        num_ranks=ranks.num_ranks,
+        first_step=segment.first_step,
+        num_steps=segment.num_steps,
+        num_layers=NUM_LAYERS,
+    )
+    num_steps = _FOR_EVER if segment.goes_on else segment.num_steps
+    starts_at_s = time.monotonic() + _LEAD_S
+    ranks.serve(Serve(segment.schedule, segment.first_step, num_steps, starts_at_s, segment.agent))
+    done: set[int] = set()
+    heard_at = shown_at = time.monotonic()
+    while len(done) < ranks.num_ranks and not (segment.goes_on and ledger.is_complete):
+        for word in ranks.words(timeout_s=_LOOK_S):
+            heard_at = time.monotonic()
+            match word:
+                case Progress():
+                    ledger.add(word)
+                case SegmentDone(rank):
+                    done.add(rank)
+                case Ready():
+                    pass
+        now = time.monotonic()
+        if now > heard_at + _SILENCE_S:
+            raise RankFailed(f"no rank said a word for {_SILENCE_S:.0f} s")
+        if now > shown_at + _SHOW_EVERY_S:
+            shown_at = now
+            print(screen.line(ledger, segment.schedule, plans()), flush=True)
+    return ledger
+
+
+_FOR_EVER = 10**9
