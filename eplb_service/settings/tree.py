@@ -1,0 +1,110 @@
+"""Every setting of the service: one tree, frozen, with unit and default in one place.
+
+Sections that mirror a room's own terms (gates, budget, window) are converted by whoever
+plugs the rooms together; nothing below reads this tree.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from eplb_service.domain.report import Phase
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class ServerSettings(BaseModel, frozen=True, extra="forbid"):
+    """Where ranks, operators and Prometheus find the controller."""
+
+    host: Name = "127.0.0.1"
+    """Address that gRPC is bound to."""
+    port: Port = 50051
+    """0 takes any free port."""
+    metrics_host: Name = "127.0.0.1"
+    """Address that /metrics is bound to."""
+    metrics_port: Port = 9464
+    """0 takes any free port."""
+
+
+class StoreSettings(BaseModel, frozen=True, extra="forbid"):
+    """Where the controller remembers."""
+
+    url: Name = "sqlite:eplb.db"
+    """sqlite:///absolute/path, sqlite:relative/path or memory: (forgets when the process ends)."""
+    deadline_s: PositiveFloat = 5.0
+    """Seconds after which a call to the store is given up, with nothing written."""
+
+
+class PlanningSettings(BaseModel, frozen=True, extra="forbid"):
+    """When and how plans are drawn."""
+
+    is_automatic: bool = True
+    """Whether plans are drawn without being asked for; operators can always ask."""
+    policy: Name = "incremental"
+    """Policy of plans that name none."""
+    interval_s: PositiveFloat = 30.0
+    """Seconds between two automatic plans of a deployment."""
+    deadline_s: PositiveFloat = 20.0
+    """Seconds after which the planner is killed."""
+    phase: Phase | None = None
+    """Balance for prefill or decode steps alone; null: for both together."""
+
+
+class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
+    """How much one plan may move. Operators may change these while the service runs."""
+
+    max_moves: PositiveInt = 512
+    """Slots that get another expert, per plan."""
+    max_bytes: PositiveInt = 64 * 2**30
+    """Bytes that ranks send each other, per plan."""
+    max_layers_per_wave: PositiveInt = 8
+    """MoE layers that switch at one step."""
+    round_bytes: PositiveInt = 256 * 2**20
+    """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+
+
+class WindowSettings(BaseModel, frozen=True, extra="forbid"):
+    """How ranks report load, and how much of it a plan looks at."""
+
+    report_every_steps: PositiveInt = 10
+    """Steps between two reports of a rank."""
+    sent_every_reports: PositiveInt = 10
+    """Reports between two that tell sent counts too."""
+    interval_steps: PositiveInt = 50
+    """Steps of one interval; a multiple of report_every_steps."""
+    num_intervals: PositiveInt = 6
+    """Intervals in a window."""
+
+    @model_validator(mode="after")
+    def _intervals_hold_whole_reports(self) -> Self:
+        if self.interval_steps % self.report_every_steps:
+            raise ValueError(
+                f"interval_steps must be a multiple of report_every_steps, "
+                f"{self.report_every_steps}, but is {self.interval_steps}"
+            )
+        return self
+
+
+class ProtocolSettings(BaseModel, frozen=True, extra="forbid"):
+    """Patience during a migration."""
+
+    agree_every: PositiveInt = 4
+    """Steps between two agreements; the ranks' own setting, and the same there."""
+    nudge_interval_s: PositiveFloat = 1.0
+    """Seconds without an answer after which a word is said again."""
+    wave_deadline_s: PositiveFloat = 120.0
+    """Seconds, idle time not counted, in which a wave must be staged everywhere."""
+    expiry_steps: NonNegativeInt = 200
+    """Steps from spending an epoch to its expiry, besides one agreement per transfer round."""
+
+
+class OnCorruption(StrEnum):
+    """What ranks do when a slot's weights are wrong and no other replica is good."""
+
+    FAIL = "fail"
+    """Stop serving: a wrong answer is worse than none."""
+    SERVE = "serve"
+    """Go on and say so."""
