@@ -42,9 +42,7 @@ def require_same(loaded: Sequence[Loaded]) -> None:
     loaded    by rank
     """
     usual, _ = Counter(loaded).most_common(1)[0]
-    odd = [
-        f"rank {rank} has {_told(one)}" for rank, one in enumerate(loaded) if one != usual
-    ]
+    odd = [f"rank {rank} has {_told(one)}" for rank, one in enumerate(loaded) if one != usual]
     if odd:
         raise AttachRefused(
             f"the ranks did not load the same: {'; '.join(odd)}; most have {_told(usual)}; "

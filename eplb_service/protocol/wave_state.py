@@ -156,7 +156,11 @@ class SendAbort:
 
 @dataclass(frozen=True, slots=True)
 class WordsDiffer:
-    """Ranks of one incarnation tell different ends of the wave: halt the deployment."""
+    """Ranks of one incarnation tell different ends of the wave: halt the deployment.
+
+    A controller that was fenced, and so missed a record, sees this too: it must be written
+    to the store, which refuses a generation that no longer leads, before anything is done.
+    """
 
     text: str
 

@@ -1,1 +1,4 @@
-"""Runs the very machines of production with time, loss and crashes drawn from a seed."""
+"""A deployment simulated from a seed: the real protocol machines under every kind of fault.
+
+`chaos.simulate` runs one seed to its end; `world.World` can also be driven by hand.
+"""

@@ -3,7 +3,17 @@
 from dataclasses import dataclass, field
 
 from eplb_service.domain.ids import Epoch, Incarnation, Revision
-from eplb_service.protocol.messages import HaltStatus, RankStatus
+from eplb_service.protocol.messages import (
+    CutOver,
+    Halted,
+    HaltStatus,
+    Idle,
+    RankStatus,
+    SharesApplied,
+    Word,
+)
+
+FIRST = Revision(0)
 
 
 @dataclass(slots=True, eq=False)
@@ -19,7 +29,7 @@ class Beliefs:
     )
     idle: set[int] = field(default_factory=set[int])
     step: int = 0
-    revision: Revision = Revision(0)
+    revision: Revision = FIRST
 
     def greet(self, rank: int, status: RankStatus) -> None:
         """Take in a Hello; words may have overtaken it."""
@@ -28,6 +38,24 @@ class Beliefs:
         self.tick(status.step)
         self.rest(rank, is_idle=status.is_idle)
         self.revise(status.served.revision)
+
+    def hear(self, rank: int, word: Word) -> None:
+        """Take in what a word tells about the group, whatever else it is about."""
+        match word:
+            case CutOver(wave, step):
+                self.serve(rank, wave.epoch)
+                self.tick(step)
+            case Halted(halt, step):
+                self.halt(rank, step, halt)
+                self.tick(step)
+            case Idle(is_idle, step):
+                self.rest(rank, is_idle=is_idle)
+                self.tick(step)
+            case SharesApplied(name, step):
+                self.revise(name.revision)
+                self.tick(step)
+            case _:
+                pass
 
     def serve(self, rank: int, epoch: Epoch) -> None:
         """A rank serves this epoch or a later one."""

@@ -5,9 +5,9 @@ Together   all ranks serve the same, in the same state of halt, and are in the s
 Record     what ranks do and say never contradicts what is on record
 """
 
-from eplb_service.domain.ids import IntArray
+from eplb_service.domain.ids import Incarnation, IntArray
 from eplb_service.domain.shares import Ownership, ShareName, Shares
-from eplb_service.protocol.messages import OutcomeKind
+from eplb_service.protocol.messages import Halted, OutcomeKind, RankPhase, Word
 from eplb_service.protocol.wave_state import WavePhase
 from eplb_service.sim.group import Group
 from eplb_service.sim.rank import SimRank
@@ -24,16 +24,26 @@ class Checks:
     def __init__(self) -> None:
         self._named: dict[ShareName, Shares] = {}
         self._placed: list[tuple[int, int]] = []
+        self.resumed: set[tuple[Incarnation, int]] = set()
+        """Halts, by incarnation and number, that a controller asked to end."""
 
     def name(self, name: ShareName, shares: Shares) -> None:
         """Remember which tables a name stands for."""
         self._named[name] = shares
+
+    def hear(self, incarnation: Incarnation, word: Word) -> None:
+        """Raise Violation if a halt ends that nobody asked to end."""
+        if not isinstance(word, Halted) or word.halt.is_active or not word.halt.number:
+            return
+        if (incarnation, word.halt.number) not in self.resumed:
+            raise Violation(f"halt {word.halt.number} ended, but nobody resumed it")
 
     def look(self, group: Group, store: SimStore) -> None:
         """Raise Violation if any invariant is broken."""
         self._right(group)
         self._together(group)
         self._rounds(group)
+        self._held(group)
         self._record(group, store)
 
     def _right(self, group: Group) -> None:
@@ -96,6 +106,21 @@ class Checks:
             if not is_known:
                 raise Violation(
                     f"rank {rank} left round {part.number} of epoch {part.wave.epoch} alone"
+                )
+
+    def _held(self, group: Group) -> None:
+        for rank in group.ranks:
+            held = rank.state.held
+            if held is None or held.withdrawn or held.phase is RankPhase.DRAINING:
+                continue
+            if held.order.incarnation != group.incarnation:
+                raise Violation(
+                    f"rank {rank.rank} holds an order for incarnation {held.order.incarnation}"
+                )
+            if (rank.rank, held.name.epoch) in group.refused:
+                raise Violation(
+                    f"rank {rank.rank} holds epoch {held.name.epoch}, which it said that it "
+                    "never would hold again"
                 )
 
     def _record(self, group: Group, store: SimStore) -> None:

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from eplb_service.domain.ids import Digest, Incarnation
+from eplb_service.domain.ids import Digest, Epoch, Incarnation
 from eplb_service.domain.shares import ShareName
 from eplb_service.protocol.agreement import reduce_ballots
 from eplb_service.protocol.attach import Loaded, placement_to_load, require_same
@@ -56,7 +56,9 @@ class Group:
         self.is_idle = False
         self.transfers = Transfers(deployment.initial.layout)
         self.ends: dict[WaveName, set[OutcomeKind]] = {}
-        """What the ranks said, or would say, of how each wave ended."""
+        """How the ranks said that each wave ended."""
+        self.refused: set[tuple[int, Epoch]] = set()
+        """Rank and number, where the rank said that it never will hold it again."""
         self.ranks = [
             SimRank(
                 rank,
@@ -94,7 +96,7 @@ class Group:
         """Complete one move: the target gets what the source slot holds at this moment."""
         source, target = self.transfers.ends(move)
         sender, receiver = self.ranks[source], self.ranks[target]
-        content = sender.slots[move.layer][move.source - sender.own.start]
+        content = sender.slots[move.layer][move.source - sender.base]
         if rng.random() < spoil:
             content = SPOILED
         receiver.stage(move.layer, move.target, content)
@@ -115,16 +117,18 @@ class Group:
         clean = is_clean and one.is_clean()
         one.handle(Audited(one.audits.pop(0), clean, "" if clean else "a slot differs"))
 
-    def note(self, word: Word) -> None:
+    def note(self, rank: int, word: Word) -> None:
         """Remember how a rank says that a wave ended."""
         match word:
             case CutOver(wave, _):
                 self.ends.setdefault(wave, set()).add(OutcomeKind.CUT_OVER)
             case Dropped(wave, _, _):
-                self.ends.setdefault(wave, set()).add(OutcomeKind.DROPPED)
+                self._refuse(rank, wave)
             case Nack(wave, reason, _) if reason in FINAL_NACKS:
-                self.ends.setdefault(wave, set()).add(OutcomeKind.DROPPED)
+                self._refuse(rank, wave)
             case _:
                 pass
 
-
+    def _refuse(self, rank: int, wave: WaveName) -> None:
+        self.ends.setdefault(wave, set()).add(OutcomeKind.DROPPED)
+        self.refused.add((rank, wave.epoch))

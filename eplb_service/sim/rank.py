@@ -55,6 +55,7 @@ class SimRank:
         self.rank = rank
         self.deployment = deployment
         self.own = layout.slots_of(rank)
+        self.base = layout.base(rank)
         self.placement: Placement = stand.placement
         self.slots: list[list[int]] = stand.placement.phy2log[:, self.own].tolist()
         """[L, S] the expert whose weights really are in each slot."""
@@ -135,7 +136,7 @@ class SimRank:
             count_meaning=CountMeaning.RECEIVED,
             count_replicas=1,
             ownership=self.deployment.ownership,
-            num_slots=self.own.stop - self.own.start,
+            num_slots=self.deployment.initial.layout.slots_per_rank[self.rank],
             staging_rows=1,
         )
 
@@ -143,15 +144,14 @@ class SimRank:
         """Install what is staged; a slot that lacks it is spoiled, as real memory would be."""
         after = order.content.apply(self.placement)
         before = self.placement.phy2log
-        for layer in order.content.layers.tolist():
-            for slot in range(self.own.start, self.own.stop):
+        changed: list[int] = order.content.layers.tolist()
+        for layer in changed:
+            for slot in range(self.base, self.base + len(self.slots[layer])):
                 if after.phy2log[layer, slot] != before[layer, slot]:
                     content = -1 if after.phy2log[layer, slot] < 0 else SPOILED
                     arrived = self._staged.get((layer, slot), content)
-                    self.slots[layer][slot - self.own.start] = arrived
-        for at, layer in enumerate(order.content.layers.tolist()):
+                    self.slots[layer][slot - self.base] = arrived
+        for at, layer in enumerate(changed):
             self._first_tables[layer] = order.dispatch[at].tolist()
         self.tables = list(self._first_tables)
         self.placement, self._staged = after, {}
-
-

@@ -1,12 +1,15 @@
 """The controller's side of one share revision: say it until every rank uses it."""
 
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
 
-from eplb_service.domain.ids import Generation, Incarnation
-from eplb_service.domain.shares import ShareName, Shares, table_digest
+from eplb_service.domain.ids import Epoch, Generation, Incarnation, Revision
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.shares import Ownership, ShareName, Shares, table_digest
 from eplb_service.protocol.messages import NewShares
+from eplb_service.sim.waves import shares_digest, shares_of
 
 
 @dataclass(slots=True, eq=False)
@@ -43,3 +46,10 @@ class ShareLoop:
             self.applied.add(rank)
 
 
+def draw_shares(
+    placement: Placement, ownership: Ownership, *, epoch: Epoch, revision: Revision, rng: Random
+) -> ShareLoop:
+    """Draw random shares of the placement that is served under an epoch."""
+    shares = shares_of(placement, ownership, rng)
+    name = ShareName(epoch, placement.digest(), revision, shares_digest(shares))
+    return ShareLoop(name, shares, placement.layout.num_ranks)

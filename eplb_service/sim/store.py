@@ -62,16 +62,17 @@ class SimStore:
 
     def see_incarnation(self, generation: Generation, incarnation: Incarnation) -> None:
         """Write down that a newer rank group was heard."""
-        self._fence(generation)
+        self.require_lead(generation)
         self.incarnation = max(self.incarnation, incarnation)
 
+    @property
     def next_epoch(self) -> Epoch:
         """Return the number that spend() would write."""
         return Epoch(max(self.records, default=0) + 1)
 
     def spend(self, generation: Generation, record: WaveRecord) -> None:
         """Spend the next number, with all that its orders say."""
-        self._fence(generation)
+        self.require_lead(generation)
         epoch = record.wave.epoch
         if epoch in self.records:
             raise Violation(f"number {epoch} is spent twice")
@@ -80,17 +81,17 @@ class SimStore:
 
     def write(self, generation: Generation, epoch: Epoch, phase: WavePhase) -> None:
         """Record a phase."""
-        self._fence(generation)
+        self.require_lead(generation)
         record = self.records[epoch]
         if phase is not record.phase and phase not in NEXT[record.phase]:
             raise Violation(f"epoch {epoch} is {record.phase} on record and would be {phase}")
         self.records[epoch] = replace(record, phase=phase)
 
-    def spend_revision(self, generation: Generation, *, again: bool) -> Revision:
-        """Spend a revision of the shares; `again` gives the last one out a second time."""
-        self._fence(generation)
+    def spend_revision(self, generation: Generation, *, above: Revision, again: bool) -> Revision:
+        """Spend the next revision; `again` gives the last one out a second time."""
+        self.require_lead(generation)
         if not again:
-            self.last_revision = Revision(self.last_revision + 1)
+            self.last_revision = Revision(max(self.last_revision, above) + 1)
         return self.last_revision
 
     def settled(self) -> list[Epoch]:
@@ -103,7 +104,8 @@ class SimStore:
         stand = self.stands[epoch]
         return loaded_name(epoch, stand.placement, stand.shares)
 
-    def _fence(self, generation: Generation) -> None:
+    def require_lead(self, generation: Generation) -> None:
+        """Raise StoreConflict if another controller took over; every write asks first."""
         if generation != self.generation:
             raise StoreConflict(
                 f"generation {generation} wrote, but generation {self.generation} leads; "

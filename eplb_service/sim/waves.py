@@ -34,20 +34,24 @@ def random_deployment(rng: Random) -> Deployment:
     """Draw a deployment of 2 to 4 ranks with unequal slots."""
     num_ranks = rng.randint(2, 4)
     slots = tuple(rng.randint(2, 3) for _ in range(num_ranks))
-    num_experts = max(3, sum(slots) - rng.randint(1, 3))
-    layout = SlotLayout(slots)
+    num_experts = max(max(slots) + 1, sum(slots) - rng.randint(1, 3))
     placement = initial_placement(
-        num_layers=rng.randint(1, 2), num_experts=min(num_experts, sum(slots)), layout=layout
+        num_layers=rng.randint(1, 2), num_experts=num_experts, layout=SlotLayout(slots)
     )
     return Deployment(placement, rng.choice(tuple(Ownership)), rng.choice((1, 1, 2, 3)))
 
 
 def neighbour(placement: Placement, rng: Random) -> Placement:
-    """Draw a sound placement in which one slot or two of some layers hold something else."""
+    """Draw a sound placement in which a few slots of some layers hold something else."""
     phy2log = placement.phy2log.copy()
     layers = rng.sample(range(placement.num_layers), rng.randint(1, placement.num_layers))
     for layer in layers:
-        phy2log[layer] = _changed(phy2log[layer].tolist(), placement, rng)
+        old: list[int] = phy2log[layer].tolist()
+        row = old
+        for _ in range(rng.randint(1, 4)):
+            next_row = _changed(row, placement, rng)
+            row = next_row if _keeps_slots(old, next_row, placement) else row
+        phy2log[layer] = row
     return Placement(phy2log, placement.num_experts, placement.layout)
 
 
@@ -68,6 +72,16 @@ def _changed(row: list[int], placement: Placement, rng: Random) -> list[int]:
     if others:
         new[slot], new[rng.choice(others)] = expert, out
     return new
+
+
+def _keeps_slots(old: list[int], new: list[int], placement: Placement) -> bool:
+    """Whether every expert that stays on a rank keeps its slot."""
+    ranks: list[int] = placement.layout.rank_of_slot().tolist()
+    before = {(rank, e): slot for slot, (rank, e) in enumerate(zip(ranks, old, strict=True))}
+    return all(
+        before.get((rank, e), slot) == slot or e == EMPTY
+        for slot, (rank, e) in enumerate(zip(ranks, new, strict=True))
+    )
 
 
 def shares_of(placement: Placement, ownership: Ownership, rng: Random | None = None) -> Shares:

@@ -8,17 +8,17 @@ from random import Random
 
 from eplb_service.domain.ids import Epoch, Incarnation
 from eplb_service.domain.shares import ShareName
-from eplb_service.domain.wave import Order, first_shares, wave_digest
-from eplb_service.protocol.messages import Hello, NackReason, ToMachine, WaveName, Word
-from eplb_service.protocol.rank_state import Offer, RaiseHalt
-from eplb_service.protocol.wave_state import WavePhase
+from eplb_service.domain.wave import Order, first_shares
+from eplb_service.protocol.messages import Hello, NackReason, Resume, ToMachine, Word
+from eplb_service.protocol.rank_state import Offer
 from eplb_service.sim.checks import Checks
 from eplb_service.sim.controller import SimController
+from eplb_service.sim.drafts import draw_wave
 from eplb_service.sim.group import Group, GroupDied
 from eplb_service.sim.network import Letter, Network, Weather
-from eplb_service.sim.store import SimStore, Stand, WaveRecord
+from eplb_service.sim.store import SimStore, Stand
 from eplb_service.sim.story import Story, describe
-from eplb_service.sim.waves import Deployment, neighbour, shares_of, wave_content
+from eplb_service.sim.waves import Deployment
 
 
 class World:
@@ -51,6 +51,8 @@ class World:
         number = len(self.controllers)
 
         def post(rank: int, word: ToMachine) -> None:
+            if isinstance(word, Resume):
+                self._checks.resumed.add((word.incarnation, word.halt_number))
             self.network.send(Letter(number, rank, Incarnation(0), is_up=False, word=word))
 
         controller = SimController(number, self.deployment, self.store, post)
@@ -68,7 +70,7 @@ class World:
         served = controller.beliefs.common_epoch
         base = base if base is not None else served
         assert base is not None
-        record = self._draw_wave(controller, base, num_steps)
+        record = draw_wave(controller, self.store, base, num_steps=num_steps, rng=self.rng)
         if record is None:
             return False
         epoch = record.wave.epoch
@@ -84,11 +86,11 @@ class World:
 
     def start_shares(self, controller: SimController, *, again: bool = False) -> bool:
         """Start a random share revision."""
-        if not controller.share(self.rng, again=again):
+        loop = controller.share(self.rng, again=again)
+        if loop is None:
             return False
-        assert controller.shares is not None
-        self._checks.name(controller.shares.name, controller.shares.shares)
-        name = controller.shares.name
+        name = loop.name
+        self._checks.name(name, loop.shares)
         self.story.tell(f"controller {controller.number} shares {name.epoch}.{name.revision}")
         return True
 
@@ -132,27 +134,15 @@ class World:
             self.story.tell(f"rank {dies_at} dies before step {self.group.step}")
             self.restart_group()
             return
-        self._tell_step(before.served.epoch)
+        self.story.tell(describe_step(self.group, before.served.epoch))
         self.look()
 
     def restart_group(self) -> None:
         """All ranks end; a new incarnation loads what its Welcomes name, if they agree."""
-        settled = self.store.settled()
-        count = self.rng.random()
-        offers = [self.store.name_of(self.rng.choice(settled[-2:])) for _ in range(2)]
-        offered: list[ShareName | None] = [
-            offers[count < 0.2 and self.rng.random() < 0.5] if self.rng.random() < 0.95 else None
-            for _ in range(self.deployment.num_ranks)
-        ]
+        offered = draw_offers(self.store, self.deployment.num_ranks, self.rng)
         self.group = self._new_group(offered)
         self.look()
         self.greet()
-
-    def raise_halt(self, rank: int) -> None:
-        """Something is wrong at a rank."""
-        self.story.tell(f"r{rank} raises a halt")
-        self.group.ranks[rank].handle(RaiseHalt("drawn by chance"))
-        self.look()
 
     # ---- plumbing -------------------------------------------------------------
 
@@ -167,7 +157,8 @@ class World:
         return group
 
     def _rank_says(self, group: Group, rank: int, word: Word) -> None:
-        group.note(word)
+        group.note(rank, word)
+        self._checks.hear(group.incarnation, word)
         self._say(rank, word)
 
     def _say(self, rank: int, word: Hello | Word) -> None:
@@ -180,30 +171,21 @@ class World:
         self.store.stands[epoch] = stand
         self._checks.name(self.store.name_of(epoch), stand.shares)
 
-    def _draw_wave(
-        self, controller: SimController, base: Epoch, num_steps: int
-    ) -> WaveRecord | None:
-        old = self.store.stands[base].placement
-        new = neighbour(old, self.rng)
-        if new.digest() == old.digest():
-            return None
-        shares = shares_of(new, self.deployment.ownership)
-        content = wave_content(old, new, base_epoch=base, shares=shares, rng=self.rng)
-        incarnation = controller.beliefs.incarnation
-        expires = controller.beliefs.step + num_steps
-        digest = wave_digest(content, incarnation=incarnation, expires_at_step=expires)
-        return WaveRecord(
-            wave=WaveName(self.store.next_epoch(), digest),
-            incarnation=incarnation,
-            expires_at_step=expires,
-            content=content,
-            after=Stand(new, shares),
-            phase=WavePhase.SPENT,
-        )
 
-    def _tell_step(self, before: Epoch) -> None:
-        state = self.group.ranks[0].state
-        cut = f" cut over to {state.served.epoch}" if state.served.epoch != before else ""
-        halt = f" halted {state.halt.status.number}" if state.halt.status.is_active else ""
-        held = f" {state.held.phase} {state.held.name.epoch}" if state.held else ""
-        self.story.tell(f"step {self.group.step - 1}{cut}{held}{halt}")
+def describe_step(group: Group, before: Epoch) -> str:
+    """Say what a step did, as its first rank saw it."""
+    state = group.ranks[0].state
+    cut = f" cut over to {state.served.epoch}" if state.served.epoch != before else ""
+    halt = f" halted {state.halt.status.number}" if state.halt.status.is_active else ""
+    held = f" {state.held.phase} {state.held.name.epoch}" if state.held else ""
+    return f"step {group.step - 1}{cut}{held}{halt}"
+
+
+def draw_offers(store: SimStore, num_ranks: int, rng: Random) -> list[ShareName | None]:
+    """Draw what each rank's Welcome names: mostly the last settled placement, or an older one."""
+    newest = [store.name_of(epoch) for epoch in store.settled()[-2:]]
+    is_mixed, name = rng.random() < 0.2, rng.choice(newest)
+    return [
+        None if rng.random() < 0.05 else rng.choice(newest) if is_mixed else name
+        for _ in range(num_ranks)
+    ]

@@ -1,0 +1,115 @@
+"""The wave in flight at one controller: the real wave machine, and its effects in a list.
+
+Effects are performed one at a time, in order, so that a crash can fall between any two
+of them, and so that nothing leaves before the record that it follows is durable.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from eplb_service.domain.ids import Generation
+from eplb_service.domain.wave import Order
+from eplb_service.protocol import wave as machine
+from eplb_service.protocol.messages import Abort, Arm, ToMachine
+from eplb_service.protocol.wave_state import (
+    Effect,
+    Event,
+    Heard,
+    Record,
+    Recorded,
+    SendAbort,
+    SendArm,
+    SendOrder,
+    WaveState,
+    WordsDiffer,
+)
+from eplb_service.sim.store import SimStore, WaveRecord
+from eplb_service.sim.story import Violation
+from eplb_service.sim.waves import rows_of
+
+Post = Callable[[int, ToMachine], None]
+
+
+class WaveDesk:
+    """The last wave that a controller started or took up."""
+
+    def __init__(self, generation: Generation, num_ranks: int, store: SimStore, post: Post) -> None:
+        self.record = store.records[max(store.records)] if store.records else None
+        self.wave = recovered(self.record, num_ranks) if self.record else None
+        self.todo: deque[Effect] = deque()
+        self._num_ranks = num_ranks
+        self._generation = generation
+        self._store = store
+        self._post = post
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the last wave is over, and on record as such."""
+        return (self.wave is None or self.wave.is_over) and not self.todo
+
+    def start(self, record: WaveRecord) -> None:
+        """Spend the number of a wave; its orders are to be sent. Raises StoreConflict."""
+        self._store.spend(self._generation, record)
+        self.record = record
+        self.wave, effects = machine.spent(
+            record.wave,
+            incarnation=record.incarnation,
+            expires_at_step=record.expires_at_step,
+            num_ranks=self._num_ranks,
+        )
+        self.todo.extend(effects)
+
+    def advance(self, event: Event) -> None:
+        """Step the machine."""
+        if self.wave is not None:
+            self.wave, effects = machine.step(self.wave, event)
+            self.todo.extend(effects)
+
+    def perform(self) -> Effect | None:
+        """Do the next thing that the machine asked for. Raises StoreConflict."""
+        record = self.record
+        if not self.todo or record is None:
+            return None
+        effect = self.todo.popleft()
+        wave, generation, incarnation = record.wave, self._generation, record.incarnation
+        match effect:
+            case Record(phase, _):
+                self._store.write(generation, wave.epoch, phase)
+                self.advance(Recorded(phase))
+            case SendOrder(rank):
+                self._post(rank, order_for(record, rank, generation))
+            case SendArm(rank):
+                self._post(rank, Arm(generation, incarnation, wave))
+            case SendAbort(rank):
+                self._post(rank, Abort(generation, incarnation, wave))
+            case WordsDiffer(text):
+                # A halt goes on record first: one that was fenced, and so missed a
+                # record, finds out here that it is not the ranks who differ.
+                self._store.require_lead(generation)
+                raise Violation(f"words differ: {text}")
+        return effect
+
+
+def order_for(record: WaveRecord, rank: int, generation: Generation) -> Order:
+    """One rank's part of a recorded wave."""
+    return Order(
+        epoch=record.wave.epoch,
+        generation=generation,
+        incarnation=record.incarnation,
+        expires_at_step=record.expires_at_step,
+        content=record.content,
+        dispatch=rows_of(record.after.shares, rank, record.content.layers),
+    )
+
+
+def recovered(record: WaveRecord, num_ranks: int) -> WaveState:
+    """Take a wave up from its record: who said what is asked again."""
+    return WaveState(
+        wave=record.wave,
+        incarnation=record.incarnation,
+        expires_at_step=record.expires_at_step,
+        phase=record.phase,
+        heard=(Heard.NOTHING,) * num_ranks,
+        reason="",
+        step=0,
+    )

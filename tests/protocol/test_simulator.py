@@ -1,0 +1,83 @@
+"""The real machines hold their invariants under every fault, and converge when faults stop."""
+
+import os
+import subprocess
+import sys
+from random import Random
+
+import pytest
+
+from eplb_service.protocol import rank_agreed
+from eplb_service.protocol.wave_state import WavePhase
+from eplb_service.sim.chaos import Course, simulate
+from eplb_service.sim.network import FAIR
+from eplb_service.sim.story import Violation
+
+NUM_FAST = 60
+NUM_SEEDS = 2000
+
+
+def run(seeds: range) -> None:
+    for seed in seeds:
+        try:
+            simulate(Random(seed))
+        except Violation as broken:
+            pytest.fail(f"seed {seed}\n{broken}")
+
+
+@pytest.mark.parametrize("first", range(0, NUM_FAST, 5))
+def test_a_few_seeds_hold_every_invariant_and_converge(first: int) -> None:
+    run(range(first, first + 5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(NUM_FAST, NUM_SEEDS, 97))
+def test_two_thousand_seeds_hold_every_invariant_and_converge(first: int) -> None:
+    run(range(first, min(first + 97, NUM_SEEDS)))
+
+
+def test_a_run_on_a_network_without_faults_settles_waves() -> None:
+    world = simulate(Random(5), Course(num_events=400, weather=FAIR))
+    phases = [record.phase for record in world.store.records.values()]
+    assert phases.count(WavePhase.SETTLED) > 1
+
+
+def test_the_same_seed_gives_the_same_transcript() -> None:
+    assert simulate(Random(11)).story.text() == simulate(Random(11)).story.text()
+    assert simulate(Random(11)).story.text() != simulate(Random(12)).story.text()
+
+
+@pytest.mark.slow
+def test_the_transcript_does_not_depend_on_the_process() -> None:
+    program = (
+        "from random import Random\n"
+        "from eplb_service.sim.chaos import simulate\n"
+        "for seed in range(5): print(simulate(Random(seed)).story.text())"
+    )
+
+    def transcript(hash_seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", program]
+        return subprocess.run(
+            command, env=environment, capture_output=True, check=True, text=True, timeout=60
+        ).stdout
+
+    assert transcript("1") == transcript("2")
+
+
+def test_a_failing_seed_tells_its_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_down(*_: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr(rank_agreed, "_move_on", break_down)
+    with pytest.raises(Violation) as failed:
+        run_until_failure()
+    lines = str(failed.value).splitlines()
+    assert lines[-1] == "ZeroDivisionError: broken"
+    assert any("starts epoch 1 from 0" in line for line in lines)
+    assert any("> r0 Order(1 gen 1" in line for line in lines)
+
+
+def run_until_failure() -> None:
+    for seed in range(20):
+        simulate(Random(seed))
