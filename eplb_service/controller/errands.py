@@ -59,8 +59,8 @@ class Errands:
         clock: Clock,
         cadence: Cadence,
     ) -> None:
-        self._deployment = deployment
-        self._generation = generation
+        self.deployment = deployment
+        self.generation = generation
         self._store = store
         self._clock = clock
         self._cadence = cadence
@@ -94,7 +94,7 @@ class Errands:
         table = settled.shares.table_of(rank)[None]
         outbox.send(
             Welcome(
-                generation=self._generation,
+                generation=self.generation,
                 incarnation=hello.incarnation,
                 epoch=settled.wave.epoch,
                 placement=settled.placement,
@@ -112,9 +112,9 @@ class Errands:
             case SendOrderTo(rank, record):
                 self.tell(rank, self._order(rank, record))
             case SendArmTo(rank, record):
-                self.tell(rank, Arm(self._generation, record.incarnation, record.wave))
+                self.tell(rank, Arm(self.generation, record.incarnation, record.wave))
             case SendAbortTo(rank, record):
-                self.tell(rank, Abort(self._generation, record.incarnation, record.wave))
+                self.tell(rank, Abort(self.generation, record.incarnation, record.wave))
             case WaveEnded() | PlanEnded() | Faulted():
                 pass
         return None
@@ -123,7 +123,7 @@ class Errands:
         assert record.content is not None
         return Order(
             epoch=record.wave.epoch,
-            generation=self._generation,
+            generation=self.generation,
             incarnation=record.incarnation,
             expires_at_step=record.expires_at_step,
             content=record.content,
@@ -154,12 +154,12 @@ class Errands:
                     first.shares.ownership,
                     membership.incarnation,
                 )
-                await self._store.register(self._generation, record, first)
+                await self._store.register(self.generation, record, first)
                 return None
             case SpendEpoch(record):
-                await self._store.spend(self._generation, self._deployment, record)
+                await self._store.spend(self.generation, self.deployment, record)
                 return EpochSpent(record.wave.epoch)
             case RecordPhase(end):
                 end = replace(end, at_s=self._clock.wall_s())
-                await self._store.end(self._generation, self._deployment, end)
+                await self._store.end(self.generation, self.deployment, end)
                 return PhaseRecorded(end.epoch, end.phase, end.at_s)

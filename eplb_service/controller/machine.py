@@ -50,10 +50,14 @@ from eplb_service.protocol.messages import (
 from eplb_service.protocol.wave_state import Greeted, Recorded, Said
 
 
-def begin(hello: Hello, *, pace: Pace, now_s: float) -> Step:
-    """Start a deployment that nothing is recorded of, from its first Hello."""
+def begin(hello: Hello, *, pace: Pace, now_s: float) -> DeploymentState:
+    """State of a deployment that nothing is recorded of, before its first Hello is taken.
+
+    Raises RegistrationRefused for a Hello that contradicts itself.
+    """
+    greet(empty(hello), hello)
     first = adopted(hello, note="served when first seen", now_s=now_s)
-    state = DeploymentState(
+    return DeploymentState(
         membership=None,
         serving=first,
         settled=first,
@@ -65,7 +69,6 @@ def begin(hello: Hello, *, pace: Pace, now_s: float) -> Step:
         pace=pace,
         now_s=now_s,
     )
-    return step(state, RankGreeted(hello))
 
 
 def adopted(hello: Hello, *, note: str, now_s: float) -> EpochRecord:

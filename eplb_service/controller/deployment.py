@@ -1,0 +1,84 @@
+"""One deployment as the controller holds it: its driver, load windows, plans and switches."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+from eplb_service.controller.driver import DeploymentDriver
+from eplb_service.controller.plan_book import PlanBook
+from eplb_service.controller.records import Freeze
+from eplb_service.controller.tuning import Tuner, Tuning
+from eplb_service.controller.views import NothingView, PlanningView, PlanView
+from eplb_service.load.group import Group
+from eplb_service.load.windows import LoadWindows
+
+NUM_REQUESTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What operators have set."""
+
+    freeze: Freeze | None
+    overrides: str
+    """JSON."""
+
+
+class Deployment:
+    """Holds what belongs together; the rooms around it do the work."""
+
+    def __init__(self, driver: DeploymentDriver, switches: Switches, tuner: Tuner) -> None:
+        self.driver = driver
+        self.switches = switches
+        self.book = PlanBook()
+        self.tally = PlanningView(num_skipped=0, num_failed=0, last_skip="", last_error="")
+        self.windows: LoadWindows | None = None
+        self.heard_at_s: dict[int, float] = {}
+        """Monotonic time of each rank's last accepted report."""
+        self.num_rejected = 0
+        self.last_plan_ended_s = float("-inf")
+        """Monotonic time."""
+        self.answers: OrderedDict[str, PlanView | NothingView] = OrderedDict()
+        """What was answered to each request id, so that a repeated one acts once."""
+        self._tuner = tuner
+
+    @property
+    def name(self) -> str:
+        """The deployment's name."""
+        return self.driver.errands.deployment
+
+    @property
+    def tuning(self) -> Tuning:
+        """The tuning in force."""
+        return self._tuner.tuning(self.switches.overrides)
+
+    def remember(self, request_id: str, answer: PlanView | NothingView) -> None:
+        """Keep an answer for the same request coming again."""
+        if request_id:
+            self.answers[request_id] = answer
+            while len(self.answers) > NUM_REQUESTS:
+                self.answers.popitem(last=False)
+
+    def skipped(self, reason: str) -> None:
+        """Planning found nothing to do."""
+        tally = self.tally
+        self.tally = replace(tally, num_skipped=tally.num_skipped + 1, last_skip=reason)
+
+    def failed(self, text: str) -> None:
+        """Planning failed."""
+        self.tally = replace(self.tally, num_failed=self.tally.num_failed + 1, last_error=text)
+
+    def recount(self) -> None:
+        """Start the load windows anew for the group and placement that are served now."""
+        state = self.driver.state
+        membership = state.membership
+        if membership is None or not membership.is_complete:
+            self.windows = None
+            return
+        serving = state.serving
+        group = Group(
+            epoch=serving.wave.epoch,
+            placement=serving.placement,
+            profiles=tuple(member.profile for member in membership.known),
+            top_k=membership.shape.top_k,
+        )
+        self.windows = LoadWindows(group, self.tuning.windows)

@@ -1,0 +1,256 @@
+"""Drawing a plan: a pure function from heat and what is served to waves with a price.
+
+Axes    L MoE layers   E logical experts   N ranks
+
+It runs in a process of its own that is killed at its deadline. Policies are
+untrusted: whatever they return passes the same rules as everybody's placement, and
+a plan that breaks one is refused whole.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from eplb_service.domain.errors import EplbError, InvalidPlacement, PlannerFailed
+from eplb_service.domain.heat import Heat, imbalance, mean_with_data
+from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
+from eplb_service.domain.moves import align, crosses_ranks
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.plan import Origin, Plan, PlannedWave, Price
+from eplb_service.domain.rules import require_fit, require_sound, shared_slots_stay
+from eplb_service.domain.shares import Ownership
+from eplb_service.domain.waves import WaveLimits, split
+from eplb_service.policies.catalog import suited
+from eplb_service.policies.request import (
+    PolicyRequest,
+    even_split,
+    predicted_load,
+    split_by_source,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ByPolicy:
+    """Let a policy choose the target."""
+
+    policy: str
+    max_moves: int | None
+    seed: int
+    is_forced: bool
+    """Asked for by name, so that another one must not take its place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ToPlacement:
+    """Go to a placement that is given."""
+
+    target: Placement
+
+
+Goal = ByPolicy | ToPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Measured times, to price a plan by."""
+
+    step_s: float
+    expert_s: float
+    """Expert computation in a step on the slowest rank, all layers."""
+    stall_s: float
+    """Time that serving is expected to lose to the whole plan."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanningInput:
+    """Everything that a plan is drawn from."""
+
+    base_epoch: Epoch
+    current: Placement
+    heat: Heat
+    sources: FloatArray
+    """[N] tokens that each rank routed in the window."""
+    goal: Goal
+    layers: tuple[int, ...]
+    """Layers that may change; empty: all."""
+    limits: WaveLimits
+    timing: Timing
+    origin: Origin
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToDo:
+    """No plan, and that is no failure."""
+
+    reason: str
+    """Code: balanced, insufficient_samples, same_placement."""
+    text: str
+
+
+def draft(task: PlanningInput) -> Plan | NothingToDo:
+    """Draw one plan.
+
+    Raises UnknownPolicy, PlannerFailed (with what the policy raised or broke),
+    InvalidPlacement or MisfitPlacement (for a target that was given).
+    """
+    target, policy, note = _target(task)
+    if task.layers:
+        target = _only(task.layers, task.current, target)
+    if (target.phy2log == task.current.phy2log).all():
+        return NothingToDo(*_why_nothing(task, policy))
+    price_of = _Pricing(task)
+    before = price_of.imbalance(task.current)
+    worst_first = np.argsort(-np.nan_to_num(before), kind="stable").tolist()
+    waves = split(
+        task.current,
+        target,
+        limits=task.limits,
+        base_epoch=task.base_epoch,
+        layer_order=worst_first,
+    )
+    price = price_of.price(waves, before, price_of.imbalance(target))
+    return Plan(
+        plan_id=_plan_id(task, target),
+        policy=policy,
+        origin=task.origin,
+        reason=task.reason,
+        base_epoch=task.base_epoch,
+        base=task.current.digest(),
+        waves=waves,
+        price=price,
+        heat_note=_heat_note(task.heat, note),
+    )
+
+
+def _target(task: PlanningInput) -> tuple[Placement, str, str]:
+    """The sound placement to go to, who chose it, and a warning."""
+    match task.goal:
+        case ToPlacement(target):
+            require_fit(target, task.current)
+            require_sound(target)
+            target = align(task.current, target)
+            _require_pinned(task.current, target)
+            return target, "given", ""
+        case ByPolicy():
+            return _by_policy(task, task.goal)
+
+
+def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str]:
+    request = PolicyRequest(
+        heat=task.heat.tokens,
+        placement=task.current,
+        split=_split(task),
+        layers=task.layers or tuple(range(task.current.num_layers)),
+        nodes=task.limits.nodes,
+        max_moves=goal.max_moves,
+        seed=goal.seed,
+    )
+    listed, note = suited(goal.policy, request, is_forced=goal.is_forced)
+    try:
+        target = listed.draw(request)
+        require_fit(target, task.current)
+        require_sound(target)
+        _require_pinned(task.current, target)
+    except EplbError as broken:
+        raise PlannerFailed(
+            f"policy {listed.name} returned something unsound: {broken}"
+        ) from broken
+    except Exception as raised:
+        raise PlannerFailed(
+            f"policy {listed.name} raised {type(raised).__name__}: {raised}; nothing changed"
+        ) from raised
+    return target, listed.name, note
+
+
+def _require_pinned(current: Placement, target: Placement) -> None:
+    found = tuple(shared_slots_stay(current, target))
+    if found:
+        raise InvalidPlacement(f"layer {found[0].layer}: {found[0].text}; nothing changed")
+
+
+def _only(layers: tuple[int, ...], current: Placement, target: Placement) -> Placement:
+    phy2log = current.phy2log.copy()
+    chosen = list(layers)
+    phy2log[chosen] = target.phy2log[chosen]
+    return Placement(phy2log, current.num_experts, current.layout, current.num_shared)
+
+
+def _split(task: PlanningInput) -> FloatArray:
+    """How tokens of a replicated expert divide over its replicas, see policies.request."""
+    num_ranks = task.current.layout.num_ranks
+    if task.limits.ownership is Ownership.REPLICATED or not task.sources.sum():
+        return even_split(num_ranks)
+    return split_by_source(task.sources)
+
+
+def _why_nothing(task: PlanningInput, policy: str) -> tuple[str, str]:
+    if isinstance(task.goal, ToPlacement):
+        return "same_placement", "the placement asked for is the one that is served"
+    if not task.heat.tokens.any():
+        return "insufficient_samples", "there is no load in any layer"
+    return "balanced", f"policy {policy} finds nothing that is worth a move"
+
+
+class _Pricing:
+    """Prices placements and waves under one task's heat."""
+
+    def __init__(self, task: PlanningInput) -> None:
+        self._task = task
+        self._split = _split(task)
+
+    def imbalance(self, placement: Placement) -> FloatArray:
+        """[L] predicted by the real dispatch tables; NaN where a layer has no load."""
+        return imbalance(predicted_load(self._task.heat.tokens, placement, self._split))
+
+    def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:
+        """What the waves cost and what they promise."""
+        current = self._task.current
+        moved = [wave.content.transfers for wave in waves]
+        remote = sum(int(crosses_ranks(transfers, current).sum()) for transfers in moved)
+        return Price(
+            num_moves=sum(len(transfers) for transfers in moved),
+            num_bytes=remote * self._task.limits.bytes_per_expert,
+            imbalance_before=before,
+            imbalance_after=after,
+            payback_steps=payback_steps(
+                self._task.timing,
+                before=mean_with_data(before),
+                after=mean_with_data(after),
+            ),
+        )
+
+
+def payback_steps(timing: Timing, *, before: float, after: float) -> float:
+    """Steps until the time won equals the time lost; infinite where nothing is won.
+
+    The slowest rank's expert time scales with the imbalance, so a step wins
+    expert_s * (1 - after / before).
+
+    >>> round(payback_steps(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05))
+    300
+    """
+    if not before > 0 or not after < before:
+        return float("inf")
+    won_s = timing.expert_s * (1.0 - after / before)
+    if won_s <= 0:
+        return 0.0 if timing.stall_s <= 0 else float("inf")
+    return timing.stall_s / won_s
+
+
+def _plan_id(task: PlanningInput, target: Placement) -> str:
+    """Short name that the same plan from the same epoch always gets."""
+    parts = (
+        str(task.base_epoch).encode(),
+        array_bytes(task.current.phy2log),
+        array_bytes(target.phy2log),
+        array_bytes(task.heat.tokens),
+    )
+    return hashlib.blake2b(b"|".join(parts), digest_size=4).hexdigest()
+
+
+def _heat_note(heat: Heat, note: str) -> str:
+    phase = heat.phase.value if heat.phase else "all phases"
+    said = f"{phase}, {heat.num_steps} steps, coverage {heat.coverage:.2f}"
+    return f"{said}; {note}" if note else said

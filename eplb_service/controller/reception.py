@@ -1,0 +1,81 @@
+"""Where ranks come in: Hello, words, reports, and the end of a stream."""
+
+from eplb_service.clock import Clock
+from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.machine_state import RankGreeted, RankLeft, RankSaid, RankStepped
+from eplb_service.controller.ports import Outbox, Recorder
+from eplb_service.controller.registry import Registry
+from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.ids import Incarnation
+from eplb_service.domain.metric_names import REPORTS_REJECTED
+from eplb_service.domain.report import LoadReport
+from eplb_service.protocol.messages import Hello, ReportAck, Word
+
+
+class Reception:
+    """A desk.RankDesk over the registry."""
+
+    def __init__(self, registry: Registry, *, clock: Clock, recorder: Recorder) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._recorder = recorder
+
+    async def hello(self, hello: Hello, outbox: Outbox) -> "Link":
+        """Register a rank and welcome it; raises RegistrationRefused, StaleMessage, NotLeader."""
+        deployment = await self._registry.deployment_of(hello)
+        before = deployment.driver.state.membership
+        await deployment.driver.ask(RankGreeted(hello), outbox)
+        after = deployment.driver.state.membership
+        assert after is not None
+        if deployment.windows is None or before is None or before.incarnation < after.incarnation:
+            deployment.recount()
+        return Link(deployment, hello, outbox, clock=self._clock, recorder=self._recorder)
+
+
+class Link:
+    """A desk.RankLink: one open stream of one rank."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        hello: Hello,
+        outbox: Outbox,
+        *,
+        clock: Clock,
+        recorder: Recorder,
+    ) -> None:
+        self._deployment = deployment
+        self._rank = hello.profile.rank
+        self._incarnation: Incarnation = hello.incarnation
+        self._outbox = outbox
+        self._clock = clock
+        self._recorder = recorder
+
+    async def said(self, word: Word) -> None:
+        """Handle a word of the protocol."""
+        await self._deployment.driver.ask(RankSaid(self._rank, self._incarnation, word))
+
+    def reported(self, report: LoadReport) -> None:
+        """Take a load report; raises InvalidReport, after counting it, when it is refused."""
+        deployment, rank = self._deployment, self._rank
+        # A step that is not told now is told by the next report.
+        deployment.driver.offer(RankStepped(rank, self._incarnation, report.step))
+        windows = deployment.windows
+        if windows is None:
+            return
+        try:
+            windows.add(report, rank)
+        except InvalidReport as refused:
+            deployment.num_rejected += 1
+            self._recorder.add(REPORTS_REJECTED, (deployment.name, refused.reason), 1)
+            raise
+        deployment.heard_at_s[rank] = self._clock.monotonic_s()
+        if report.is_closing:
+            generation = deployment.driver.errands.generation
+            self._outbox.send(ReportAck(generation, self._incarnation, report.epoch))
+
+    async def closed(self) -> None:
+        """The stream ended."""
+        driver = self._deployment.driver
+        if driver.errands.disconnect(self._rank, self._outbox):
+            await driver.ask(RankLeft(self._rank, self._incarnation))

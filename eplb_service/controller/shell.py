@@ -1,0 +1,63 @@
+"""The controller: leads, ticks, plans and shows, until another controller fences it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from eplb_service.controller.acting import Acting
+from eplb_service.controller.gauges import show
+from eplb_service.controller.machine_state import Ticked
+from eplb_service.controller.planner import Planner
+from eplb_service.controller.ports import Archive, PlanRunner
+from eplb_service.controller.reading import Reading
+from eplb_service.controller.reception import Reception
+from eplb_service.controller.registry import Registry, Tools
+from eplb_service.controller.teller import Teller
+from eplb_service.domain.errors import NotLeader
+
+TICK_S = 0.25
+SHOW_S = 1.0
+
+
+class Controller:
+    """Plugs the desks together; `run` is its life."""
+
+    def __init__(self, tools: Tools, *, archive: Archive, runner: PlanRunner) -> None:
+        self._tools = tools
+        self._teller = Teller(store=tools.store, clock=tools.clock, recorder=tools.recorder)
+        self.registry = Registry(tools, self._teller)
+        self._planner = Planner(self.registry, self._teller, runner)
+        self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
+        self.operators = Reading(self.registry, self._planner, archive)
+        self.acts = Acting(self.registry, self._planner, self._teller, archive)
+
+    async def run(self, on_leading: Callable[[], Awaitable[None]]) -> None:
+        """Lead until fenced, then raise NotLeader; `on_leading` is awaited once it leads."""
+        async with asyncio.TaskGroup() as tasks:
+            await self.registry.lead(tasks)
+            tasks.create_task(self._teller.run(), name="history")
+            tasks.create_task(self._tick(), name="ticks")
+            tasks.create_task(self._planner.run(tasks), name="planning")
+            tasks.create_task(self._show(), name="gauges")
+            await on_leading()
+            await self.registry.fenced.wait()
+            raise NotLeader(
+                "another controller took over and fenced this one in the store; it says nothing "
+                "more to any rank, and its process ends"
+            )
+
+    async def _tick(self) -> None:
+        clock = self._tools.clock
+        last_s = clock.monotonic_s()
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_s = clock.monotonic_s()
+            for deployment in self.registry.all():
+                # Time that finds no room now is told by the next tick's absolute time.
+                deployment.driver.offer(Ticked(now_s - last_s, clock.wall_s()))
+            last_s = now_s
+
+    async def _show(self) -> None:
+        while True:
+            await asyncio.sleep(SHOW_S)
+            for deployment in self.registry.all():
+                show(deployment, self._tools)

@@ -1,0 +1,127 @@
+"""Tells people what happened: log lines, history and counters, one per effect that matters.
+
+Never on a migration's path: history is written by a task of its own.
+"""
+
+import asyncio
+import logging
+
+from eplb_service.clock import Clock
+from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.machine_state import (
+    Effect,
+    Faulted,
+    PlanEnded,
+    RecordPhase,
+    SpendEpoch,
+    WaveEnded,
+)
+from eplb_service.controller.ports import Recorder, Store
+from eplb_service.controller.records import EpochRecord, HistoryEntry
+from eplb_service.domain.errors import StoreConflict, StoreUnavailable
+from eplb_service.domain.ids import Generation
+from eplb_service.domain.metric_names import MOVED_BYTES, MOVES, WAVES
+from eplb_service.domain.wave import SOURCE, TARGET
+from eplb_service.protocol.wave_state import WavePhase
+
+log = logging.getLogger(__name__)
+
+QUEUE_BOUND = 1024
+
+Entry = tuple[Generation, str, HistoryEntry]
+
+
+class Teller:
+    """Writes the story of every deployment."""
+
+    def __init__(self, *, store: Store, clock: Clock, recorder: Recorder) -> None:
+        self._store = store
+        self._clock = clock
+        self._recorder = recorder
+        self._entries: asyncio.Queue[Entry] = asyncio.Queue(QUEUE_BOUND)
+
+    async def run(self) -> None:
+        """Write history until cancelled; a line that the store does not take is logged."""
+        while True:
+            generation, deployment, entry = await self._entries.get()
+            try:
+                await self._store.keep(generation, deployment, entry)
+            except (StoreUnavailable, StoreConflict) as lost:
+                log.warning("history line lost", extra={"line": entry.text, "error": str(lost)})
+
+    def tell(self, deployment: Deployment, effect: Effect) -> None:
+        """Tell of an effect that was performed."""
+        match effect:
+            case SpendEpoch(record):
+                fields = {"deployment": deployment.name, "epoch": record.wave.epoch}
+                log.info("epoch spent", extra={**fields, "plan": record.plan_id})
+            case RecordPhase(end):
+                log.info(
+                    "wave recorded",
+                    extra={
+                        "deployment": deployment.name,
+                        "epoch": end.epoch,
+                        "phase": end.phase.value,
+                        "reason": end.reason,
+                        "step": end.step,
+                    },
+                )
+                if end.phase is WavePhase.COMMITTED:
+                    self._committed(deployment)
+            case WaveEnded():
+                self._wave_ended(deployment, effect)
+            case PlanEnded(plan, phase, num_settled, reason):
+                deployment.book.ended(plan.plan_id, phase, reason)
+                deployment.last_plan_ended_s = self._clock.monotonic_s()
+                text = f"plan {phase}: {num_settled} of {len(plan.waves)} waves settled"
+                self.note(
+                    deployment, "plan", f"{text}{f'; {reason}' if reason else ''}", plan.plan_id
+                )
+            case Faulted(text):
+                self.note(deployment, "failure", text)
+            case _:
+                pass
+
+    def note(self, deployment: Deployment, kind: str, text: str, plan_id: str = "") -> None:
+        """Log a line and put it into the deployment's history."""
+        epoch = deployment.driver.state.serving.wave.epoch
+        entry = HistoryEntry(self._clock.wall_s(), kind, plan_id, epoch, text)
+        log.info(text, extra={"deployment": deployment.name, "kind": kind, "epoch": epoch})
+        try:
+            self._entries.put_nowait((deployment.driver.errands.generation, deployment.name, entry))
+        except asyncio.QueueFull:
+            log.warning("history line lost", extra={"line": text, "error": "too many wait"})
+
+    def _committed(self, deployment: Deployment) -> None:
+        """Ranks count under the new epoch from their cutover on."""
+        flight = deployment.driver.state.flight
+        if flight is not None and deployment.windows is not None:
+            deployment.windows.begin(flight.record.wave.epoch, flight.record.placement)
+
+    def _wave_ended(self, deployment: Deployment, ended: WaveEnded) -> None:
+        record, name = ended.record, deployment.name
+        self._recorder.add(WAVES, (name, ended.phase.value), 1)
+        if ended.phase is WavePhase.SETTLED:
+            shape = deployment.driver.state.membership
+            moves, remote = moves_of(record)
+            num_bytes = remote * (shape.shape.bytes_per_expert if shape else 0)
+            self._recorder.add(MOVES, (name,), moves)
+            self._recorder.add(MOVED_BYTES, (name,), num_bytes)
+            deployment.book.wave_settled(record.plan_id, moves=moves, num_bytes=num_bytes)
+            windows = deployment.windows
+            if windows is not None and windows.group.epoch != record.wave.epoch:
+                windows.begin(record.wave.epoch, record.placement)
+        why = f": {ended.reason}" if ended.reason else ""
+        self.note(
+            deployment, "wave", f"epoch {record.wave.epoch} {ended.phase}{why}", record.plan_id
+        )
+
+
+def moves_of(record: EpochRecord) -> tuple[int, int]:
+    """Slots that the wave filled, and how many of them from another rank."""
+    if record.content is None:
+        return 0, 0
+    transfers = record.content.transfers
+    ranks = record.placement.layout.rank_of_slot()
+    remote = ranks[transfers[:, SOURCE]] != ranks[transfers[:, TARGET]]
+    return len(transfers), int(remote.sum())

@@ -1,0 +1,56 @@
+"""What operators may set, as the controller reads it. Settings proper live in the attic."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from eplb_service.controller.errands import Cadence
+from eplb_service.controller.machine_state import Pace
+from eplb_service.domain.report import Phase
+from eplb_service.gates.settings import GateSettings
+from eplb_service.load.group import WindowTerms
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningTerms:
+    """When and how plans are drawn."""
+
+    is_automatic: bool
+    policy: str
+    interval_s: float
+    deadline_s: float
+    phase: Phase | None
+    """Heat of this phase alone; None: both together."""
+    max_moves: int
+    max_bytes: int
+    round_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Every choice that is not a rule."""
+
+    planning: PlanningTerms
+    gates: GateSettings
+    windows: WindowTerms
+    pace: Pace
+    cadence: Cadence
+
+
+class Tuner(Protocol):
+    """Turns an operator's overrides (JSON, as stored) into a tuning.
+
+    Raises InvalidSettings, naming every value that is wrong, and changes nothing then.
+    """
+
+    def tuning(self, overrides: str) -> Tuning:
+        """The tuning under these overrides."""
+        ...
+
+    def shown(self, overrides: str) -> Mapping[str, str]:
+        """Every setting that an operator may change, by dotted name, as JSON values."""
+        ...
+
+    def merged(self, overrides: str, values: Mapping[str, str]) -> str:
+        """The overrides with these values set, all or none."""
+        ...

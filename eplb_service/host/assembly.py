@@ -1,0 +1,72 @@
+"""One controller process: settings in, everything plugged together, run until fenced."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eplb_service.controller.ports import PlanRunner
+from eplb_service.controller.registry import Tools
+from eplb_service.controller.shell import Controller
+from eplb_service.host.system_clock import SystemClock
+from eplb_service.host.tuning import SettingsTuner
+from eplb_service.metrics import MetricsServer, PrometheusRecorder
+from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
+from eplb_service.settings.settings import Settings
+from eplb_service.store import open_store
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a running controller is found."""
+
+    endpoint: str
+    """host:port of gRPC, for ranks and operators."""
+    metrics_url: str
+
+
+class Service:
+    """A controller with its server, store and metrics."""
+
+    def __init__(self, settings: Settings, runner: PlanRunner) -> None:
+        self._settings = settings
+        self._recorder = PrometheusRecorder()
+        self._store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
+        tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings))
+        self._controller = Controller(tools, archive=self._store, runner=runner)
+        controller = self._controller
+        self._server = ControllerServer(
+            Desks(controller.ranks, controller.operators, controller.acts, controller.operators),
+            self._recorder,
+            ServerOptions(host=settings.server.host, port=settings.server.port),
+        )
+
+    async def run(self, on_ready: Callable[[Addresses], None]) -> None:
+        """Bind, lead and serve until cancelled or fenced; everything is closed at the end.
+
+        Raises BindFailed at once when an address is taken, and NotLeader once another
+        controller has taken over.
+        """
+        server = self._settings.server
+        metrics = MetricsServer(
+            self._recorder.registry, host=server.metrics_host, port=server.metrics_port
+        )
+        try:
+            port = await self._server.start()
+            found = Addresses(
+                endpoint=f"{server.host}:{port}",
+                metrics_url=f"http://{server.metrics_host}:{metrics.port}/metrics",
+            )
+
+            async def leading() -> None:
+                await self._server.lead(is_leading=True)
+                log.info("serving", extra={"endpoint": found.endpoint})
+                on_ready(found)
+
+            await self._controller.run(leading)
+        finally:
+            await self._server.stop()
+            metrics.close()
+            await asyncio.to_thread(self._store.close)

@@ -1,0 +1,160 @@
+"""`eplb-service`: starts the placement controller, on Ray or as a plain process.
+
+eplb-service up                      on a local Ray that this command starts, until Ctrl-C
+eplb-service up --address HOST:PORT  as a detached actor on a Ray cluster, then returns
+eplb-service run                     without Ray, until Ctrl-C
+eplb-service down --address ...      ends the detached actor
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from eplb_service.domain.errors import BindFailed, EplbError, InvalidSettings, NotLeader
+from eplb_service.host.assembly import Addresses, Service
+from eplb_service.host.logs import log_events
+from eplb_service.host.planner_process import ProcessPlanRunner
+from eplb_service.settings.settings import Settings
+from eplb_service.settings.sources import load_settings
+
+OK, FAILED, INVALID, WRONG_STATE, UNREACHABLE = 0, 1, 2, 3, 5
+NAME, NAMESPACE = "eplb-controller", "eplb"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    args = _parser().parse_args(argv)
+    act: Callable[[argparse.Namespace], int] = args.act
+    try:
+        return act(args)
+    except InvalidSettings as wrong:
+        return _complain(wrong, INVALID)
+    except NotLeader as fenced:
+        return _complain(fenced, WRONG_STATE)
+    except EplbError as failed:
+        return _complain(failed, FAILED)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="eplb-service", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, act, text in (
+        ("up", _up, "start the controller as a Ray actor"),
+        ("run", _run, "run the controller in this process, without Ray"),
+        ("down", _down, "end a detached controller actor"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.set_defaults(act=act)
+        if name != "down":
+            command.add_argument("--config", type=Path, help="YAML or JSON file of settings")
+        if name != "run":
+            command.add_argument(
+                "--address", default="local", help="Ray cluster, or local (default)"
+            )
+            command.add_argument("--name", default=NAME, help="actor name (default %(default)s)")
+            command.add_argument(
+                "--namespace", default=NAMESPACE, help="Ray namespace (default %(default)s)"
+            )
+        if name == "up":
+            command.add_argument(
+                "--wait", type=float, default=60.0, help="seconds to wait until it leads"
+            )
+    return parser
+
+
+def _run(args: argparse.Namespace) -> int:
+    log_events()
+    settings = load_settings(args.config)
+    return asyncio.run(_run_until_stopped(settings))
+
+
+async def _run_until_stopped(settings: Settings) -> int:
+    life = asyncio.create_task(Service(settings, ProcessPlanRunner()).run(_announce))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, life.cancel)
+    try:
+        await life
+    except asyncio.CancelledError:
+        return OK
+    except BaseExceptionGroup as group:
+        raise _first_named(group) from group
+    return OK
+
+
+def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the failure with a name that a task group wrapped, else the group itself."""
+    named = group.subgroup(EplbError)
+    while isinstance(named, BaseExceptionGroup):
+        named = named.exceptions[0]
+    return named or group
+
+
+def _up(args: argparse.Namespace) -> int:
+    import ray  # noqa: PLC0415 - only the commands that need it wait for its import
+
+    from eplb_service.host.actor import ensure_controller  # noqa: PLC0415
+
+    settings = load_settings(args.config)
+    is_local = args.address == "local"
+    if not is_local and settings.store.url.startswith("memory:"):
+        raise InvalidSettings(
+            f"store.url {settings.store.url} forgets when the actor restarts; expected "
+            "sqlite:/// on a Ray cluster; nothing was started"
+        )
+    ray.init(address=args.address, namespace=args.namespace, include_dashboard=False)
+    actor = ensure_controller(settings, name=args.name, namespace=args.namespace)
+    try:
+        endpoint, metrics_url = ray.get(actor.ready.remote(), timeout=args.wait)
+    except ray.exceptions.GetTimeoutError:
+        print(
+            f"the controller did not lead within {args.wait:g} s; its actor {args.name} is kept; "
+            "look at its log, or end it with `eplb-service down`",
+            file=sys.stderr,
+        )
+        return UNREACHABLE
+    except ray.exceptions.RayError as failed:
+        cause = getattr(failed, "cause", None)
+        ray.kill(actor, no_restart=True)
+        raise (cause if isinstance(cause, EplbError) else BindFailed(str(failed))) from failed
+    _announce(Addresses(endpoint, metrics_url))
+    if is_local:
+        print("Ctrl-C ends the controller and this local Ray")
+        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        ray.kill(actor, no_restart=True)
+        ray.shutdown()
+    return OK
+
+
+def _down(args: argparse.Namespace) -> int:
+    import ray  # noqa: PLC0415
+
+    ray.init(address=args.address, namespace=args.namespace, include_dashboard=False)
+    try:
+        actor = ray.get_actor(args.name, namespace=args.namespace)
+    except ValueError:
+        print(f"no actor {args.name} in namespace {args.namespace}; nothing to do")
+        return OK
+    ray.kill(actor, no_restart=True)
+    print(f"ended actor {args.name}")
+    return OK
+
+
+def _announce(found: Addresses) -> None:
+    print(f"controller   {found.endpoint}   metrics {found.metrics_url}   pid {os.getpid()}")
+    print(f"try          eplbctl --endpoint {found.endpoint} status", flush=True)
+
+
+def _complain(error: EplbError, code: int) -> int:
+    print(f"{error.code}: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
