@@ -12,7 +12,7 @@ from torch import Tensor
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
 from eplb_service.protocol.messages import DropReason, WaveName
-from eplb_service.protocol.rank_state import Audited, RoundDone, RoundFailed
+from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
 from worker_agent.ports.weights import WeightsEvent
 
@@ -56,6 +56,8 @@ class WeightsThread(ABC):
         self.layout = layout
         self.rank = rank
         self._book = book
+        self._lost = ""
+        """Why nothing can be moved any more, once that is so."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ended: SimpleQueue[WeightsEvent] = SimpleQueue()
         self._thread = Thread(target=self._run, name="eplb-weights", daemon=True)
@@ -143,6 +145,8 @@ class WeightsThread(ABC):
         except Exception as error:  # whatever it was, the group must learn that this rank fails
             log.exception("round failed", extra={"epoch": order.epoch, "round": number})
             reason, text = DropReason.TRANSFER_FAILED, str(error)
+            self._lost = self._lost or text
+            self._ended.put(RaiseHalt(text))
         else:
             return RoundDone(wave, number)
         return RoundFailed(wave, number, reason, text)

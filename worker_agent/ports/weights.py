@@ -3,9 +3,10 @@
 from typing import Protocol
 
 from eplb_service.domain.wave import Order
-from eplb_service.protocol.rank_state import Audited, RoundDone, RoundFailed
+from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 
-WeightsEvent = RoundDone | RoundFailed | Audited
+WeightsEvent = RoundDone | RoundFailed | Audited | RaiseHalt
+"""A mover that can move nothing any more raises a halt: no wave may be tried over it."""
 
 
 class WeightsPort(Protocol):
