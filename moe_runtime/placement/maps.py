@@ -64,9 +64,9 @@ class DispatchTables:
         if tables.ndim != 3:
             raise ShapeMismatch("tables_LEJ", got=tables.shape, expected="(L, E, J)")
         self._layout = layout
-        for layer, table in enumerate(tables):
-            self._check(layer, table)
         self._tables_LEJ = from_array(tables)
+        for layer, table in enumerate(tables):
+            self.check(layer, table)
 
     def table(self, layer: int) -> Tensor:
         """Return the live int64 [E, J] table of one layer."""
@@ -79,13 +79,14 @@ class DispatchTables:
     def set(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's table in place; raises BadTable and keeps the old one."""
         table = np.array(table_EJ, dtype=np.int64)
+        self.check(layer, table)
+        self._tables_LEJ[layer].copy_(from_array(table))
+
+    def check(self, layer: int, table: npt.NDArray[np.int64]) -> None:
+        """Raise BadTable unless the table has the right shape and names only slots there are."""
         expected = tuple(self._tables_LEJ.shape[1:])
         if table.shape != expected:
             raise BadTable(layer=layer, reason=f"table has shape {table.shape}, not {expected}")
-        self._check(layer, table)
-        self._tables_LEJ[layer].copy_(from_array(table))
-
-    def _check(self, layer: int, table: npt.NDArray[np.int64]) -> None:
         outside = (table < -1) | (table >= self._layout.num_slots)
         if outside.any():
             raise BadTable(

@@ -23,6 +23,7 @@ class ByLogits:
     """Logits from outside route, for replayed traffic."""
 
     logits_LTE: Tensor
+    """One row for each row of the batch, padding included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import EMPTY, ExpertSlots, Install
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.model import Model
+from moe_runtime.runtime.model import Model, StackShape
 
 __all__ = ["ExchangeMode", "MoeRuntime", "Start"]
 
@@ -70,13 +70,7 @@ class MoeRuntime:
     ) -> None:
         shape = model.shape
         held_LS = np.array(start.held_LS, dtype=np.int64)
-        expected = (shape.num_layers, start.layout.slots_per_rank[peers.rank])
-        if held_LS.shape != expected or start.layout.num_ranks != peers.size:
-            raise ShapeMismatch(
-                "held_LS",
-                got=held_LS.shape,
-                expected=f"{expected}, and {peers.size} ranks, not {start.layout.num_ranks}",
-            )
+        _check_start(shape, start, peers)
         self.model = model
         self.layout = start.layout
         self._peers = peers
@@ -135,8 +129,10 @@ class MoeRuntime:
         Raises BadTable, with the old one kept, if it names a slot that does not exist or one of
         this rank's slots for an expert that the slot does not hold.
         """
-        self._check_own(layer, np.asarray(table_EJ, dtype=np.int64))
-        self._tables.set(layer, table_EJ)
+        table = np.array(table_EJ, dtype=np.int64)
+        self._tables.check(layer, table)
+        self._check_own(layer, table)
+        self._tables.set(layer, table)
 
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each of this rank's slots, or -1."""
@@ -176,6 +172,19 @@ class MoeRuntime:
             case ExchangeMode.ALL_TO_ALL:
                 direct = AllToAllExchange(self._peers, self.layout, backend)
                 return tuple(MoELayer(i, w, maths, direct, state) for i, w in enumerate(parts))
+
+
+def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
+    """Raise ShapeMismatch unless what a rank starts with fits the model and the group."""
+    ranks = start.layout.slots_per_rank
+    if len(ranks) != peers.size:
+        raise ShapeMismatch("layout", got=(len(ranks),), expected=f"({peers.size},) ranks")
+    held = np.shape(start.held_LS)
+    if held != (expected := (shape.num_layers, ranks[peers.rank])):
+        raise ShapeMismatch("held_LS", got=held, expected=f"{expected}")
+    tables = np.shape(start.tables_LEJ)
+    if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
+        raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")
 
 
 def _load(

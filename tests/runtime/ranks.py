@@ -5,6 +5,7 @@ and every process is ended by its own pid whatever happens.
 """
 
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -40,13 +41,14 @@ class _Word(Generic[R_co]):
     """What a rank has to say at its end: a result, or else a traceback."""
 
     results: tuple[R_co, ...]
+    """One, or none."""
     trouble: str
 
 
-class _Reader(Protocol[R_co]):
+class _Reader(Protocol):
     """The end of a pipe that a rank's word comes out of."""
 
-    def recv(self) -> _Word[R_co]: ...
+    def recv_bytes(self) -> bytes: ...
     def close(self) -> None: ...
     def fileno(self) -> int: ...
 
@@ -65,7 +67,7 @@ def run_ranks(
     context.set_forkserver_preload(["torch", "torch.distributed"])
     with tempfile.TemporaryDirectory() as folder:
         processes: list[ForkServerProcess] = []
-        readers: list[_Reader[T]] = []
+        readers: list[_Reader] = []
         patience_s = 0.0
         try:
             for rank in range(num_ranks):
@@ -78,7 +80,7 @@ def run_ranks(
                 writer.close()
                 processes.append(process)
                 readers.append(reader)
-            results = _collect(readers, deadline_s)
+            results: list[T] = _collect(readers, deadline_s)
             patience_s = _JOIN_S
         finally:
             _end(processes, patience_s=patience_s)
@@ -106,15 +108,20 @@ def _rank_main(where: _Where, writer: Connection, work: Callable[[int, P], T], p
             world_size=where.num_ranks,
             timeout=timedelta(seconds=where.deadline_s),
         )
-        writer.send(_Word((work(where.rank, payload),), ""))
+        _say(writer, _Word((work(where.rank, payload),), ""))
         # A rank that leaves early takes its connections with it, so all leave together.
         GroupPeers().all_gather(torch.zeros(1), [1] * where.num_ranks)
         dist.destroy_process_group()
     except Exception:  # noqa: BLE001  whatever a rank raised is the test's to report
-        writer.send(_Word((), traceback.format_exc()))
+        _say(writer, _Word((), traceback.format_exc()))
 
 
-def _collect(readers: list[_Reader[T]], deadline_s: float) -> list[T]:
+def _say(writer: Connection, word: _Word[T]) -> None:
+    """Send a word by value: torch would share its tensors' memory, which ends with the rank."""
+    writer.send_bytes(pickle.dumps(word))
+
+
+def _collect(readers: list[_Reader], deadline_s: float) -> list[T]:
     give_up_at = monotonic() + deadline_s
     results: dict[int, T] = {}
     waiting = {reader.fileno(): rank for rank, reader in enumerate(readers)}
@@ -124,18 +131,19 @@ def _collect(readers: list[_Reader[T]], deadline_s: float) -> list[T]:
             raise RanksFailed(f"ranks {sorted(waiting.values())} were not done in {deadline_s} s")
         for fileno in [f for f in waiting if f in ready]:
             rank = waiting.pop(fileno)
-            results[rank] = _hear(rank, readers[rank])
+            word: _Word[T] = _hear(rank, readers[rank])
+            results[rank] = word.results[0]
     return [results[rank] for rank in range(len(readers))]
 
 
-def _hear(rank: int, reader: _Reader[T]) -> T:
+def _hear(rank: int, reader: _Reader) -> _Word[T]:
     try:
-        word = reader.recv()
+        word: _Word[T] = pickle.loads(reader.recv_bytes())
     except EOFError:
         raise RanksFailed(f"rank {rank} died without a word") from None
     if word.trouble:
         raise RanksFailed(f"rank {rank} raised:\n{word.trouble}")
-    return word.results[0]
+    return word
 
 
 def _end(processes: list[ForkServerProcess], *, patience_s: float) -> None:

@@ -175,6 +175,8 @@ def test_an_own_slot_that_does_not_hold_the_expert_is_refused() -> None:
     table_EJ[[0, 1]] = table_EJ[[1, 0]]
     with pytest.raises(BadTable, match=r"layer 0: experts \[0, 1\] are sent to slots of rank 0"):
         runtime.set_table(0, table_EJ)
+    with pytest.raises(BadTable, match=r"shape \(8,\), not \(8, 1\)"):
+        runtime.set_table(0, table_EJ[:, 0])
     assert np.array_equal(runtime.tables(), before)
 
 
@@ -203,9 +205,17 @@ def test_tokens_that_reach_an_empty_slot_stop_the_step() -> None:
 
 def test_a_start_that_does_not_fit_the_model_is_refused() -> None:
     shape = MODELS["kimi"]
-    start = random_layout(shape, (5, 5), seed=1).start(0)
-    with pytest.raises(ShapeMismatch, match="1 ranks, not 2"):
-        MoeRuntime(SyntheticModel(shape), start, peers=Alone(), mode=ExchangeMode.ALL_GATHER)
+    good = random_layout(shape, (9,), seed=1).start(0)
+    wrong = {
+        r"layout has shape \(2,\), expected \(1,\) ranks": replace(good, layout=SlotLayout((5, 4))),
+        r"held_LS has shape \(2, 9\), expected \(2, 8\)": replace(good, layout=SlotLayout((8,))),
+        r"tables_LEJ has shape \(2, 7, 1\), expected \(2, 8, 'J'\)": replace(
+            good, tables_LEJ=np.zeros((2, 7, 1))
+        ),
+    }
+    for told, start in wrong.items():
+        with pytest.raises(ShapeMismatch, match=told):
+            MoeRuntime(SyntheticModel(shape), start, peers=Alone(), mode=ExchangeMode.ALL_GATHER)
 
 
 def test_the_latent_without_norm_is_a_model_of_its_own() -> None:
