@@ -4,6 +4,7 @@ from eplb_service.settings.settings import Settings, merge_overrides
 from eplb_service.settings.sources import load_settings
 from eplb_service.settings.tree import (
     BudgetSettings,
+    GateSettings,
     OnCorruption,
     PlanningSettings,
     ProtocolSettings,
@@ -11,14 +12,17 @@ from eplb_service.settings.tree import (
     StoreSettings,
     WindowSettings,
 )
+from eplb_service.settings.tuner import SettingsTuner
 
 __all__ = [
     "BudgetSettings",
+    "GateSettings",
     "OnCorruption",
     "PlanningSettings",
     "ProtocolSettings",
     "ServerSettings",
     "Settings",
+    "SettingsTuner",
     "StoreSettings",
     "WindowSettings",
     "load_settings",

@@ -12,6 +12,7 @@ from eplb_service.domain.errors import InvalidSettings
 from eplb_service.settings.complaints import complaints
 from eplb_service.settings.tree import (
     BudgetSettings,
+    GateSettings,
     OnCorruption,
     PlanningSettings,
     ProtocolSettings,
@@ -39,6 +40,7 @@ class Settings(BaseSettings):
     store: StoreSettings = StoreSettings()
     planning: PlanningSettings = PlanningSettings()
     budget: BudgetSettings = BudgetSettings()
+    gates: GateSettings = GateSettings()
     window: WindowSettings = WindowSettings()
     protocol: ProtocolSettings = ProtocolSettings()
     on_corruption: OnCorruption = OnCorruption.FAIL

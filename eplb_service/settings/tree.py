@@ -7,12 +7,22 @@ plugs the rooms together; nothing below reads this tree.
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from eplb_service.domain.report import Phase
+from eplb_service.gates.settings import GateSettings as GateThresholds
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(gt=0, le=1)]
+AtLeastOne = Annotated[float, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -60,10 +70,35 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
     """Slots that get another expert, per plan."""
     max_bytes: PositiveInt = 64 * 2**30
     """Bytes that ranks send each other, per plan."""
-    max_layers_per_wave: PositiveInt = 8
-    """MoE layers that switch at one step."""
     round_bytes: PositiveInt = 256 * 2**20
     """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+
+
+_GATES = GateThresholds()
+
+
+class GateSettings(BaseModel, frozen=True, extra="forbid"):
+    """When a plan is due and when it is worth its price; defaults are the gates' own.
+
+    Operators may change these while the service runs.
+    """
+
+    trigger_imbalance: AtLeastOne = _GATES.trigger_imbalance
+    """Measured imbalance, mean over layers with data, above which a plan is due."""
+    trigger_worst_layer: AtLeastOne = _GATES.trigger_worst_layer
+    """Measured imbalance of a single layer above which a plan is due whatever the mean."""
+    min_gain: Annotated[float, Field(ge=0, lt=1)] = _GATES.min_gain
+    """Least drop of the mean imbalance that a plan must promise, as a share of it."""
+    min_steps: NonNegativeInt = _GATES.min_steps
+    """Steps that a window must enclose."""
+    min_tokens_per_expert: NonNegativeFloat = _GATES.min_tokens_per_expert
+    """Mean tokens per expert, over layers with data, that a window must hold."""
+    min_coverage: Share = _GATES.min_coverage
+    """Share of ranks that must have reported, above 0 and up to 1."""
+    cooldown_s: NonNegativeFloat = _GATES.cooldown_s
+    """Seconds from the end of one plan to the start of the next automatic one."""
+    max_payback_steps: PositiveFloat = _GATES.max_payback_steps
+    """Steps within which a plan must win back the time that it costs."""
 
 
 class WindowSettings(BaseModel, frozen=True, extra="forbid"):

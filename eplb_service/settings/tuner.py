@@ -1,0 +1,62 @@
+"""Settings as the controller reads them: its tuning, under an operator's overrides."""
+
+from collections.abc import Mapping
+
+from eplb_service.controller.errands import Cadence
+from eplb_service.controller.machine_state import Pace
+from eplb_service.controller.tuning import PlanningTerms, Tuning
+from eplb_service.gates.settings import GateSettings as GateThresholds
+from eplb_service.load.group import WindowTerms
+from eplb_service.settings.settings import Settings, merge_overrides
+
+
+class SettingsTuner:
+    """Implements controller.tuning.Tuner over one tree of settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def tuning(self, overrides: str) -> Tuning:
+        """Return the tuning under these overrides; raises InvalidSettings."""
+        settings = self._settings.with_overrides(overrides)
+        window, protocol = settings.window, settings.protocol
+        return Tuning(
+            planning=_planning(settings),
+            gates=GateThresholds(**settings.gates.model_dump()),
+            windows=WindowTerms(
+                report_steps=window.report_every_steps,
+                interval_steps=window.interval_steps,
+                num_intervals=window.num_intervals,
+            ),
+            pace=Pace(
+                nudge_interval_s=protocol.nudge_interval_s,
+                wave_deadline_s=protocol.wave_deadline_s,
+                expiry_steps=protocol.expiry_steps,
+                agree_every=protocol.agree_every,
+            ),
+            cadence=Cadence(window.report_every_steps, window.sent_every_reports),
+        )
+
+    def shown(self, overrides: str) -> Mapping[str, str]:
+        """Return every setting that operators may change, by dotted name, as JSON."""
+        return self._settings.with_overrides(overrides).overridable()
+
+    def merged(self, overrides: str, values: Mapping[str, str]) -> str:
+        """Return the overrides with these values set, all or none; raises InvalidSettings."""
+        merged = merge_overrides(overrides, values)
+        self._settings.with_overrides(merged)
+        return merged
+
+
+def _planning(settings: Settings) -> PlanningTerms:
+    planning, budget = settings.planning, settings.budget
+    return PlanningTerms(
+        is_automatic=planning.is_automatic,
+        policy=planning.policy,
+        interval_s=planning.interval_s,
+        deadline_s=planning.deadline_s,
+        phase=planning.phase,
+        max_moves=budget.max_moves,
+        max_bytes=budget.max_bytes,
+        round_bytes=budget.round_bytes,
+    )

@@ -1,0 +1,55 @@
+"""The controller gets what the settings and the operator's overrides say, and nothing else."""
+
+import dataclasses
+import json
+
+import pytest
+
+from eplb_service.controller.tuning import Tuner
+from eplb_service.domain.errors import InvalidSettings
+from eplb_service.gates.settings import GateSettings as GateThresholds
+from eplb_service.load.group import WindowTerms
+from eplb_service.settings import GateSettings, Settings, SettingsTuner
+
+
+@pytest.fixture
+def tuner() -> Tuner:
+    return SettingsTuner(Settings())
+
+
+def test_the_gates_own_every_default_and_every_name() -> None:
+    assert set(GateSettings.model_fields) == {f.name for f in dataclasses.fields(GateThresholds)}
+    assert GateThresholds(**GateSettings().model_dump()) == GateThresholds()
+
+
+def test_without_overrides_the_rooms_get_their_own_defaults(tuner: Tuner) -> None:
+    tuning = tuner.tuning("{}")
+    assert tuning.gates == GateThresholds()
+    assert tuning.windows == WindowTerms()
+    assert tuning.cadence.report_every_steps == tuning.windows.report_steps
+
+
+def test_an_override_reaches_the_tuning_and_is_shown(tuner: Tuner) -> None:
+    overrides = tuner.merged("{}", {"gates.min_gain": "0.2", "budget.max_moves": "96"})
+    tuning = tuner.tuning(overrides)
+    assert (tuning.gates.min_gain, tuning.planning.max_moves) == (0.2, 96)
+    assert tuner.shown(overrides)["gates.min_gain"] == "0.2"
+    assert tuner.shown("{}")["gates.min_gain"] != "0.2"
+
+
+def test_a_wrong_value_leaves_the_overrides_before_as_they_were(tuner: Tuner) -> None:
+    with pytest.raises(InvalidSettings, match=r"gates\.min_gain = 2"):
+        tuner.merged('{"budget.max_moves": 96}', {"gates.min_gain": "2"})
+    with pytest.raises(InvalidSettings, match=r"did you mean gates\.min_gain"):
+        tuner.merged("{}", {"gates.min_gains": "0.1", "budget.max_moves": "9"})
+
+
+def test_null_takes_an_override_back(tuner: Tuner) -> None:
+    before = tuner.merged("{}", {"budget.max_moves": "96"})
+    assert json.loads(tuner.merged(before, {"budget.max_moves": "null"})) == {}
+
+
+def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
+    sections = {name.partition(".")[0] for name in tuner.shown("{}")}
+    assert sections == {"budget", "gates"}
+    assert len(tuner.shown("{}")) == len(GateSettings.model_fields) + 3
