@@ -19,9 +19,9 @@ def align(old: Placement, new: Placement) -> Placement:
     """Reorder each rank's new slots so that an expert that stays keeps its slot.
 
     The others stay in the slot that `new` gave them where it is free; the rest take
-    the free slots, both in slot order. A placement that was aligned to the one before
-    it is thereby restored exactly by the way back. Raises MisfitPlacement unless
-    shapes agree; `new` must hold no expert twice on a rank.
+    the free slots, both in slot order, and those that were empty last. A placement
+    that was aligned to the one before it is thereby restored exactly by the way back.
+    Raises MisfitPlacement unless shapes agree; `new` must hold no expert twice on a rank.
 
     >>> from eplb_service.domain.placement import placement_from_ranks
     >>> old = placement_from_ranks([[[0, 1], [2, 3]]], num_experts=4)
@@ -48,9 +48,11 @@ def _align_rank(old: IntArray, new: IntArray) -> IntArray:
     in_place = waiting & (out == EMPTY)
     out[in_place] = new[in_place]
     waiting &= ~in_place
-    free = out == EMPTY
-    free &= np.cumsum(free, axis=1) <= waiting.sum(axis=1, keepdims=True)
-    out[free] = new[waiting]
+    taken = np.where(out == EMPTY, old == EMPTY, 2)
+    slots = np.argsort(taken, axis=1, kind="stable").astype(np.int32)
+    at, _ = np.nonzero(waiting)
+    nth = (np.cumsum(waiting, axis=1) - 1)[waiting]
+    out[at, slots[at, nth]] = new[waiting]
     return out
 
 

@@ -1,0 +1,55 @@
+"""The policies by name."""
+
+from dataclasses import dataclass
+
+from eplb_service.domain.errors import InvalidSettings, UnknownPolicy
+from eplb_service.policies.hierarchical import hierarchical, misfit
+from eplb_service.policies.incremental import incremental
+from eplb_service.policies.packing import packing
+from eplb_service.policies.random import random
+from eplb_service.policies.request import Policy, PolicyRequest
+from eplb_service.policies.static import static
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A policy under its name."""
+
+    name: str
+    draw: Policy
+    needs_heat: bool
+    """Whether it can do nothing sensible without load."""
+    about: str
+
+
+POLICIES = (
+    Listed("static", static, needs_heat=False, about="change nothing"),
+    Listed("packing", packing, needs_heat=True, about="pack all ranks anew"),
+    Listed("hierarchical", hierarchical, needs_heat=True, about="pack groups to nodes, then ranks"),
+    Listed("incremental", incremental, needs_heat=True, about="few moves, worst layers first"),
+    Listed("random", random, needs_heat=False, about="a random sound placement, for tests"),
+)
+_BY_NAME = {listed.name: listed for listed in POLICIES}
+
+
+def policy_named(name: str) -> Listed:
+    """Find a policy; raises UnknownPolicy, which lists those there are."""
+    if name not in _BY_NAME:
+        raise UnknownPolicy(f"no policy is named {name!r}; there are: {', '.join(_BY_NAME)}")
+    return _BY_NAME[name]
+
+
+def suited(name: str, request: PolicyRequest, *, is_forced: bool = False) -> tuple[Listed, str]:
+    """Find the policy to use for a deployment, when it registers and not at its first plan.
+
+    Returns it with a warning, empty where there is nothing to warn of: hierarchical
+    packing gives way to packing where groups do not divide over nodes. Raises
+    InvalidSettings instead where the policy was forced.
+    """
+    listed = policy_named(name)
+    reason = misfit(request) if listed.draw is hierarchical else ""
+    if reason and is_forced:
+        raise InvalidSettings(f"policy {name} was asked for and does not fit: {reason}")
+    if reason:
+        return policy_named("packing"), f"policy packing is used instead of {name}: {reason}"
+    return listed, ""

@@ -1,0 +1,162 @@
+"""Steepest descent of one layer's peak: more replicas for what is hot, swaps with what is cold.
+
+Three kinds of change are looked at, all for the most loaded rank: another rank takes
+one of its experts in the place of one that has other replicas (one move); it gives up
+such a replica itself for a cold expert (one move); it swaps two experts with one of the
+least loaded ranks (two moves). Ties go to the first in order of rank and expert.
+
+Axes    C candidates   N ranks
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from eplb_service.domain.ids import FloatArray
+from eplb_service.policies.balance import LEAST_GAIN, Balance, Replaced
+
+NUM_COLD_RANKS = 6
+NUM_COLD_EXPERTS = 8
+NUM_VICTIMS = 48
+"""Replicas, those on the least loaded ranks first, that may make room for another expert."""
+
+Changes = tuple[Replaced, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A change and how bad the layer would be after it."""
+
+    changes: Changes
+    score: float
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How far a descent may go."""
+
+    max_moves: int | None = None
+    """Experts that ranks may hold and did not before; None for no limit, and moves cost nothing."""
+    enough: float = 0.0
+    """Peak at which to stop."""
+    most_steps: int = 200
+
+
+def descend(start: Balance, effort: Effort) -> Balance:
+    """Change slots until nothing wins, the peak is low enough or the moves are spent.
+
+    Returns the state with the lowest peak that was passed, so never a worse one.
+    """
+    state = Balance(start.heat, start.ranks, start.split)
+    best, ranks = start.peak, start.ranks
+    left = effort.max_moves
+    for _ in range(effort.most_steps):
+        if best <= effort.enough:
+            break
+        found = best_change(state, left)
+        if found is None:
+            break
+        state.apply(found.changes)
+        if effort.max_moves is not None:
+            left = effort.max_moves - num_changed(start, state)
+        if state.peak < best * (1 - LEAST_GAIN):
+            best, ranks = state.peak, [list(experts) for experts in state.ranks]
+    return Balance(start.heat, ranks, start.split)
+
+
+def best_change(balance: Balance, max_moves: int | None) -> Candidate | None:
+    """Find the change that wins most, per move where moves are limited; None where none wins."""
+    before, peak = float(balance.score(balance.load)), balance.peak
+    best, best_gain = None, LEAST_GAIN * float(balance.load.mean())
+    for candidate in _candidates(balance):
+        num_moves = len(candidate.changes)
+        if candidate.peak > peak or (max_moves is not None and num_moves > max_moves):
+            continue
+        gain = (before - candidate.score) / (1 if max_moves is None else num_moves)
+        if gain > best_gain:
+            best, best_gain = candidate, gain
+    return best
+
+
+def num_changed(before: Balance, after: Balance) -> int:
+    """Experts that ranks hold after and did not hold before."""
+    pairs = zip(before.ranks, after.ranks, strict=True)
+    return sum(len(set(now) - set(then)) for then, now in pairs)
+
+
+def _candidates(balance: Balance) -> Iterator[Candidate]:
+    hottest = int(balance.load.argmax())
+    replicas = balance.replicated()
+    if replicas:
+        yield from _spread(balance, hottest, replicas)
+        yield from _shed(balance, hottest)
+    yield from _swaps(balance, hottest)
+
+
+def _spread(balance: Balance, hottest: int, replicas: list[tuple[int, int]]) -> Iterator[Candidate]:
+    """One more rank takes an expert of the hottest, in the place of a replica that can go."""
+    load = balance.load.tolist()
+    victims = [(load[rank], rank, expert) for rank, expert in replicas if rank != hottest]
+    victims = sorted(victims)[:NUM_VICTIMS]
+    if not victims:
+        return
+    freed = balance.load + np.stack([balance.dropped(e, r) for _, r, e in victims])
+    for expert in balance.ranks[hottest]:
+        holders = set(balance.holders[expert])
+        at = [n for n, (_, r, e) in enumerate(victims) if r not in holders and e != expert]
+        if at and balance.heat[expert] > 0:
+            loads = freed[at] + balance.added(expert, [victims[n][1] for n in at])
+            options = [(Replaced(victims[n][1], victims[n][2], expert),) for n in at]
+            yield _best(balance, loads, options.__getitem__)
+
+
+def _shed(balance: Balance, hottest: int) -> Iterator[Candidate]:
+    """The hottest rank gives a replica up for a cold expert."""
+    own = [expert for expert in balance.ranks[hottest] if len(balance.holders[expert]) > 1]
+    if not own:
+        return
+    counts = np.array([len(holders) for holders in balance.holders])
+    coldest = np.argsort(balance.heat / np.maximum(counts, 1), kind="stable").tolist()
+    absent = (e for e in coldest if balance.holders[e] and hottest not in balance.holders[e])
+    cold = [expert for expert, _ in zip(absent, range(NUM_COLD_EXPERTS), strict=False)]
+    if not cold:
+        return
+    added = np.concatenate([balance.added(expert, [hottest]) for expert in cold])
+    for expert in own:
+        loads = balance.load + balance.dropped(expert, hottest) + added
+        options = [(Replaced(hottest, expert, into),) for into in cold]
+        yield _best(balance, loads, options.__getitem__)
+
+
+def _swaps(balance: Balance, hottest: int) -> Iterator[Candidate]:
+    """The hottest rank swaps an expert with one of the least loaded ranks."""
+    coldest: list[int] = np.argsort(balance.load, kind="stable").tolist()
+    for rank in [r for r in coldest if r != hottest and balance.ranks[r]][:NUM_COLD_RANKS]:
+        here, there = set(balance.ranks[hottest]), set(balance.ranks[rank])
+        given, taken = sorted(here - there), sorted(there - here)
+        if given and taken:
+            yield _best_swap(balance, (hottest, rank), given, taken)
+
+
+def _best_swap(
+    balance: Balance, ranks: tuple[int, int], given: list[int], taken: list[int]
+) -> Candidate:
+    hottest, other = ranks
+    away = np.stack([balance.moved(expert, hottest, other) for expert in given])
+    back = np.stack([balance.moved(expert, other, hottest) for expert in taken])
+    loads = balance.load + away[:, None, :] + back[None, :, :]
+
+    def swap(at: int) -> Changes:
+        out, into = given[at // len(taken)], taken[at % len(taken)]
+        return Replaced(hottest, out, into), Replaced(other, into, out)
+
+    return _best(balance, loads.reshape(-1, loads.shape[-1]), swap)
+
+
+def _best(balance: Balance, loads: FloatArray, changes: Callable[[int], Changes]) -> Candidate:
+    """Build the candidate of the best of loads [C, N]."""
+    scores = balance.score(loads)
+    at = int(scores.argmin())
+    return Candidate(changes(at), float(scores[at]), float(loads[at].max()))

@@ -1,0 +1,92 @@
+"""What a policy is asked, and how tokens of a replicated expert divide over its replicas.
+
+Axes    L MoE layers   E logical experts   P slots   N ranks
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from eplb_service.domain.ids import FloatArray, frozen
+from eplb_service.domain.placement import Placement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyRequest:
+    """Everything that a policy may look at."""
+
+    heat: FloatArray
+    """[L, E] tokens per routed expert."""
+    placement: Placement
+    """What is served now; sound."""
+    split: FloatArray
+    """[N + 1, N] row c: the share of each of c replicas in slot order; see even_split."""
+    layers: tuple[int, ...]
+    """Layers that may change."""
+    nodes: tuple[str, ...] = ()
+    """[N] node of each rank; empty where not known."""
+    num_groups: int = 1
+    """Expert groups of the router; 1 where it has none."""
+    max_moves: int | None = None
+    """Slots that may get another expert; None for as many as needed."""
+    seed: int = 0
+    """For policies that draw."""
+    tolerance: float = 0.01
+    """A layer whose imbalance is within 1 + tolerance is balanced and stays."""
+
+    def __post_init__(self) -> None:
+        frozen(self.heat)
+        frozen(self.split)
+
+
+Policy = Callable[[PolicyRequest], Placement]
+"""A pure function: the same request gives the same placement, and nothing it is given changes."""
+
+
+def even_split(num_ranks: int) -> FloatArray:
+    """[N + 1, N] every replica of an expert takes the same share.
+
+    >>> even_split(3)[2].tolist()
+    [0.5, 0.5, 0.0]
+    """
+    counts = np.arange(num_ranks + 1)[:, None]
+    return np.where(np.arange(num_ranks) < counts, 1.0 / np.maximum(counts, 1), 0.0)
+
+
+def split_by_source(sources: FloatArray) -> FloatArray:
+    """[N + 1, N] source rank r uses replica r mod count, the rule of domain.shares.
+
+    sources    [N] tokens that each rank routes
+
+    >>> split_by_source(np.ones(3))[2].round(3).tolist()
+    [0.667, 0.333, 0.0]
+    """
+    num_ranks = len(sources)
+    table = np.zeros((num_ranks + 1, num_ranks))
+    for count in range(1, num_ranks + 1):
+        np.add.at(table[count], np.arange(num_ranks) % count, sources / sources.sum())
+    return table
+
+
+def slot_shares(placement: Placement, split: FloatArray) -> FloatArray:
+    """[L, P] share of its expert's tokens that each slot takes; 0 for shared and empty slots."""
+    layers, slots = np.nonzero(placement.routed())
+    key = layers * placement.num_experts + placement.phy2log[layers, slots]
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    sizes = np.diff(np.concatenate((starts, [len(ordered)])))
+    nth = np.arange(len(ordered)) - np.repeat(starts, sizes)
+    shares = np.zeros(placement.phy2log.shape)
+    shares[layers[order], slots[order]] = split[np.repeat(sizes, sizes), nth]
+    return shares
+
+
+def predicted_load(heat: FloatArray, placement: Placement, split: FloatArray) -> FloatArray:
+    """[L, N] tokens per rank that the split would send it, given the heat [L, E]."""
+    held = np.where(placement.routed(), placement.phy2log, 0)
+    tokens = np.take_along_axis(heat, held.astype(np.intp), axis=1) * slot_shares(placement, split)
+    layout = placement.layout
+    ranks = [tokens[:, layout.slots_of(rank)].sum(axis=1) for rank in range(layout.num_ranks)]
+    return np.stack(ranks, axis=1)

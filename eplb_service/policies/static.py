@@ -1,0 +1,9 @@
+"""Staying as it is."""
+
+from eplb_service.domain.placement import Placement
+from eplb_service.policies.request import PolicyRequest
+
+
+def static(request: PolicyRequest) -> Placement:
+    """Leave everything as it is."""
+    return request.placement
