@@ -80,7 +80,7 @@ class Script:
         match word:
             case Hello():
                 self.hellos.append(word)
-                stream.say(self._welcome(word))
+                stream.say(self.welcome(word))
             case LoadReport():
                 self.reports.append(word)
             case Staged(wave):
@@ -93,7 +93,7 @@ class Script:
     def incarnation(self) -> Incarnation:
         return self.hellos[-1].incarnation
 
-    def _welcome(self, hello: Hello) -> Welcome:
+    def welcome(self, hello: Hello) -> Welcome:
         return Welcome(
             generation=GENERATION,
             incarnation=hello.incarnation,

@@ -162,7 +162,8 @@ class WeightsThread(ABC):
             for (layer, local_slot), expected in self._book.slots().items()
             if self.memory.digest(self.memory.slot(layer, local_slot)) != expected
         ]
-        text = (
-            f"rank {self.rank}: slots {wrong[:10]} (layer, local slot) are not what was put there"
-        )
-        return Audited(halt_number, is_clean=not wrong, text=text if wrong else "")
+        text = self._lost
+        if wrong:
+            where = f"slots {wrong[:10]} (layer, local slot)"
+            text = f"rank {self.rank}: {where} are not what was put there"
+        return Audited(halt_number, is_clean=not text, text=text)

@@ -1,0 +1,148 @@
+"""Weights are moved and audited on a thread of their own, verified by digest."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eplb_service.domain.wave import Order
+from eplb_service.protocol.messages import DropReason
+from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
+from tests.agent.fakes import OLD, an_order, name_of
+from worker_agent.adapters.loopback import LoopbackMover
+from worker_agent.adapters.memory import DigestBook
+from worker_agent.ports.weights import WeightsEvent
+
+PATIENCE_S = 10.0
+
+
+class FakeMemory:
+    """Meets ExpertMemory: an expert is one tensor that names layer and expert."""
+
+    def __init__(self, rank: int) -> None:
+        own = OLD.phy2log[:, OLD.layout.slots_of(rank)]
+        self._slots = {
+            (layer, slot): torch.tensor([layer, int(own[layer, slot])])
+            for layer, slot in np.ndindex(*own.shape)
+        }
+        self._staging = [torch.zeros(2, dtype=torch.int64) for _ in range(2)]
+
+    def slot(self, layer: int, local_slot: int) -> Mapping[str, Tensor]:
+        return {"w": self._slots[layer, local_slot]}
+
+    def staging(self, row: int) -> Mapping[str, Tensor]:
+        return {"w": self._staging[row]}
+
+    def digest(self, tensors: Mapping[str, Tensor]) -> bytes:
+        return blake2b(tensors["w"].numpy().tobytes(), digest_size=16).digest()
+
+
+class UnplugableMover(LoopbackMover):
+    """Its line can be cut."""
+
+    is_cut = False
+
+    def move(self, order: Order, number: int) -> None:
+        if self.is_cut:
+            raise ConnectionError("the line is cut")
+        super().move(order, number)
+
+
+class FlippingMover(LoopbackMover):
+    """A bit flips on the way."""
+
+    def verify(self, row: int, sent: bytes) -> None:
+        self.memory.staging(row)["w"][0] ^= 1
+        super().verify(row, sent)
+
+
+class Rig:
+    """Rank 0 of two, in one process."""
+
+    def __init__(self, kind: type[LoopbackMover] = UnplugableMover) -> None:
+        self.memories = [FakeMemory(rank) for rank in range(2)]
+        self.book = DigestBook()
+        self.mover = kind(self.memories, self.book, OLD.layout, rank=0)
+        self.mover.start([(0, 0), (0, 1), (1, 0), (1, 1)])
+
+    def ended(self) -> WeightsEvent:
+        return wait_for(self.mover.poll)
+
+
+def wait_for(poll: Callable[[], WeightsEvent | None]) -> WeightsEvent:
+    deadline_s = time.monotonic() + PATIENCE_S
+    woken = threading.Event()
+    while (event := poll()) is None:
+        assert time.monotonic() < deadline_s, "nothing ended"
+        woken.wait(0.005)
+    return event
+
+
+def test_a_round_brings_the_expert_into_its_staging_row_and_leaves_the_slots_alone() -> None:
+    rig, order = Rig(), an_order()
+    rig.mover.begin_round(order, 1)
+    assert rig.ended() == RoundDone(name_of(order), 1)
+    assert torch.equal(rig.memories[0].staging(0)["w"], torch.tensor([0, 2]))
+    assert torch.equal(rig.memories[0].slot(0, 1)["w"], torch.tensor([0, 1]))
+    rig.mover.close(PATIENCE_S)
+
+
+def test_what_arrives_changed_fails_the_round_by_name() -> None:
+    rig, order = Rig(FlippingMover), an_order()
+    rig.mover.begin_round(order, 1)
+    failed = rig.ended()
+    assert isinstance(failed, RoundFailed)
+    assert failed.reason is DropReason.DIGEST_MISMATCH
+    assert "staging row 0 of rank 0" in failed.text
+    rig.mover.close(PATIENCE_S)
+
+
+def test_a_mover_that_lost_its_peers_raises_a_halt_that_no_audit_clears() -> None:
+    rig, order = Rig(), an_order()
+    assert isinstance(rig.mover, UnplugableMover)
+    rig.mover.is_cut = True
+    rig.mover.begin_round(order, 1)
+    assert rig.ended() == RaiseHalt("the line is cut")
+    failed = rig.ended()
+    assert isinstance(failed, RoundFailed)
+    assert failed.reason is DropReason.TRANSFER_FAILED
+    rig.mover.begin_audit(1)
+    assert rig.ended() == Audited(1, is_clean=False, text="the line is cut")
+    rig.mover.close(PATIENCE_S)
+
+
+def test_an_audit_passes_while_every_slot_holds_what_was_put_there() -> None:
+    rig = Rig()
+    rig.mover.begin_audit(3)
+    assert rig.ended() == Audited(3, is_clean=True, text="")
+    rig.memories[0].slot(1, 0)["w"][1] += 1
+    rig.mover.begin_audit(4)
+    found = rig.ended()
+    assert isinstance(found, Audited)
+    assert not found.is_clean
+    assert "(1, 0)" in found.text
+    rig.mover.close(PATIENCE_S)
+
+
+def test_an_audit_after_a_switch_holds_slots_against_what_was_staged() -> None:
+    rig, order = Rig(), an_order()
+    rig.mover.begin_round(order, 1)
+    rig.ended()
+    rig.memories[0].slot(0, 1)["w"].copy_(rig.memories[0].staging(0)["w"])
+    rig.book.install(0, 1, 0)
+    rig.book.empty(1, 1)
+    rig.memories[0].slot(1, 1)["w"][0] = 99
+    rig.mover.begin_audit(1)
+    assert rig.ended() == Audited(1, is_clean=True, text="")
+    rig.mover.close(PATIENCE_S)
+
+
+def test_closing_a_mover_ends_its_thread() -> None:
+    rig = Rig()
+    before = threading.active_count()
+    rig.mover.close(PATIENCE_S)
+    assert threading.active_count() == before - 1
