@@ -73,7 +73,8 @@ def uniform_layout(*, num_experts: int, num_ranks: int, num_redundant: int) -> S
         )
     if num_slots % num_ranks:
         first = -num_experts % num_ranks
-        usable = ", ".join(str(first + k * num_ranks) for k in range(3))
+        most = num_experts * (num_ranks - 1)
+        usable = ", ".join(str(n) for n in range(first, most + 1, num_ranks)[:3])
         raise InvalidSettings(
             f"{num_experts} experts + {num_redundant} redundant = {num_slots} slots do not divide "
             f"over {num_ranks} ranks; redundancy that divides: {usable}"

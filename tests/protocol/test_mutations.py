@@ -195,19 +195,19 @@ def say_cut_over_for_every_end(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS: tuple[tuple[Mutate, int], ...] = (
-    (skip_the_base_check, 100),
-    (agree_on_staged_instead_of_armed, 100),
-    (drop_on_one_rank_alone, 100),
-    (remember_no_high_mark, 100),
-    (arm_before_all_are_staged, 100),
-    (ignore_the_incarnation, 100),
-    (begin_a_round_without_the_others, 100),
-    (let_any_resume_clear_any_halt, 100),
-    (leave_the_store_unfenced, 100),
-    (use_staged_weights_that_fail_their_digest, 100),
-    (keep_shares_over_a_cutover, 100),
-    (forget_that_a_rank_withdrew, 100),
-    (say_cut_over_for_every_end, 100),
+    (skip_the_base_check, 150),
+    (agree_on_staged_instead_of_armed, 150),
+    (drop_on_one_rank_alone, 150),
+    (remember_no_high_mark, 150),
+    (arm_before_all_are_staged, 150),
+    (ignore_the_incarnation, 150),
+    (begin_a_round_without_the_others, 150),
+    (let_any_resume_clear_any_halt, 150),
+    (leave_the_store_unfenced, 150),
+    (use_staged_weights_that_fail_their_digest, 150),
+    (keep_shares_over_a_cutover, 150),
+    (forget_that_a_rank_withdrew, 150),
+    (say_cut_over_for_every_end, 150),
 )
 
 
