@@ -1,5 +1,6 @@
 """One deployment as the controller holds it: its driver, load windows, plans and switches."""
 
+import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
@@ -7,11 +8,22 @@ from eplb_service.controller.driver import DeploymentDriver
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
 from eplb_service.controller.tuning import Tuner, Tuning
-from eplb_service.controller.views import NothingView, PlanningView, PlanView
+from eplb_service.controller.views import (
+    NothingView,
+    PlanningView,
+    PlanView,
+    RunView,
+)
 from eplb_service.load.group import Group
 from eplb_service.load.windows import LoadWindows
 
-NUM_REQUESTS = 256
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a request id was answered, or will be."""
+
+    verb: str
+    task: asyncio.Task[PlanView | NothingView | RunView]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +49,8 @@ class Deployment:
         self.num_rejected = 0
         self.last_plan_ended_s = float("-inf")
         """Monotonic time."""
-        self.answers: OrderedDict[str, PlanView | NothingView] = OrderedDict()
-        """What was answered to each request id, so that a repeated one acts once."""
+        self.answers: OrderedDict[str, Answered] = OrderedDict()
+        """By request id, so that a repeated one acts once."""
         self._tuner = tuner
 
     @property
@@ -50,13 +62,6 @@ class Deployment:
     def tuning(self) -> Tuning:
         """The tuning in force."""
         return self._tuner.tuning(self.switches.overrides)
-
-    def remember(self, request_id: str, answer: PlanView | NothingView) -> None:
-        """Keep an answer for the same request coming again."""
-        if request_id:
-            self.answers[request_id] = answer
-            while len(self.answers) > NUM_REQUESTS:
-                self.answers.popitem(last=False)
 
     def skipped(self, reason: str) -> None:
         """Planning found nothing to do."""

@@ -112,9 +112,9 @@ class Planner:
         return kept
 
     def judged_again(self, deployment: Deployment, kept: KeptPlan) -> KeptPlan:
-        """Judge a kept plan by how things stand now."""
-        fresh = self._judged(deployment, kept.plan)
-        again = replace(kept, verdict=fresh.verdict)
+        """Judge a kept plan by how things stand now, as one that an operator asks for."""
+        fresh = self._judged(deployment, replace(kept.plan, origin=Origin.OPERATOR))
+        again = replace(kept, plan=fresh.plan, verdict=fresh.verdict)
         deployment.book.keep(again)
         return again
 

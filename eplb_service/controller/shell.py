@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from eplb_service.controller.acting import Acting
+from eplb_service.controller.acting import PlanVerbs
+from eplb_service.controller.acts import Acts
 from eplb_service.controller.gauges import show
 from eplb_service.controller.machine_state import Ticked
 from eplb_service.controller.planner import Planner
@@ -11,6 +12,7 @@ from eplb_service.controller.ports import Archive, PlanRunner
 from eplb_service.controller.reading import Reading
 from eplb_service.controller.reception import Reception
 from eplb_service.controller.registry import Registry, Tools
+from eplb_service.controller.switching import SwitchVerbs
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import NotLeader
 
@@ -28,7 +30,10 @@ class Controller:
         self._planner = Planner(self.registry, self._teller, runner)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
         self.operators = Reading(self.registry, self._planner, archive)
-        self.acts = Acting(self.registry, self._planner, self._teller, archive)
+        self.acts = Acts(
+            PlanVerbs(self.registry, self._planner, self._teller, archive),
+            SwitchVerbs(self.registry, self._teller),
+        )
 
     async def run(self, on_leading: Callable[[], Awaitable[None]]) -> None:
         """Lead until fenced, then raise NotLeader; `on_leading` is awaited once it leads."""

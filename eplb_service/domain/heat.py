@@ -77,3 +77,13 @@ def imbalance(load: FloatArray) -> FloatArray:
     mean = load.mean(axis=1)
     out = np.full(len(load), np.nan)
     return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
+
+
+def mean_with_data(values: FloatArray) -> float:
+    """Mean over the layers that have data; NaN where none has.
+
+    >>> mean_with_data(np.array([np.nan, 1.5, 1.3]))
+    1.4
+    """
+    present = values[~np.isnan(values)]
+    return float(present.mean()) if present.size else float("nan")

@@ -8,6 +8,7 @@ store's fence decides who leads.
 import asyncio
 import logging
 import os
+from typing import cast
 
 import ray
 from ray.actor import ActorHandle
@@ -39,9 +40,7 @@ class ControllerActor:
 
         Raises whatever the start failed with, e.g. BindFailed.
         """
-        done, _ = await asyncio.wait(
-            {self._ready, self._life}, return_when=asyncio.FIRST_COMPLETED
-        )
+        done, _ = await asyncio.wait({self._ready, self._life}, return_when=asyncio.FIRST_COMPLETED)
         if self._life in done:
             await self._life
         found = self._ready.result()
@@ -64,8 +63,7 @@ def ensure_controller(
     settings: Settings, *, name: str, namespace: str
 ) -> "ActorHandle[ControllerActor]":
     """Return the controller actor of this name, created if there is none; idempotent."""
-    remote = ray.remote(ControllerActor)
-    return remote.options(
+    options = ray.remote(ControllerActor).options(
         name=name,
         namespace=namespace,
         lifetime="detached",
@@ -74,4 +72,5 @@ def ensure_controller(
         max_task_retries=-1,
         max_concurrency=64,
         num_cpus=0,
-    ).remote(settings.model_dump_json())
+    )
+    return cast("ActorHandle[ControllerActor]", options.remote(settings.model_dump_json()))

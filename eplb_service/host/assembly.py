@@ -9,10 +9,10 @@ from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
 from eplb_service.host.system_clock import SystemClock
-from eplb_service.host.tuning import SettingsTuner
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.settings import Settings
+from eplb_service.settings.tuner import SettingsTuner
 from eplb_service.store import open_store
 
 log = logging.getLogger(__name__)

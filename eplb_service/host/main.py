@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eplb_service.domain.errors import BindFailed, EplbError, InvalidSettings, NotLeader
+from eplb_service.domain.errors import DeadlineExceeded, EplbError, InvalidSettings, NotLeader
 from eplb_service.host.assembly import Addresses, Service
 from eplb_service.host.logs import log_events
 from eplb_service.host.planner_process import ProcessPlanRunner
@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(wrong, INVALID)
     except NotLeader as fenced:
         return _complain(fenced, WRONG_STATE)
+    except DeadlineExceeded as late:
+        return _complain(late, UNREACHABLE)
     except EplbError as failed:
         return _complain(failed, FAILED)
 
@@ -97,52 +99,35 @@ def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _up(args: argparse.Namespace) -> int:
-    import ray  # noqa: PLC0415 - only the commands that need it wait for its import
-
-    from eplb_service.host.actor import ensure_controller  # noqa: PLC0415
+    # Only the commands that need Ray wait for its import.
+    from eplb_service.host import ray_cluster  # noqa: PLC0415
 
     settings = load_settings(args.config)
-    is_local = args.address == "local"
+    is_local = args.address == ray_cluster.LOCAL
     if not is_local and settings.store.url.startswith("memory:"):
         raise InvalidSettings(
             f"store.url {settings.store.url} forgets when the actor restarts; expected "
             "sqlite:/// on a Ray cluster; nothing was started"
         )
-    ray.init(address=args.address, namespace=args.namespace, include_dashboard=False)
-    actor = ensure_controller(settings, name=args.name, namespace=args.namespace)
-    try:
-        endpoint, metrics_url = ray.get(actor.ready.remote(), timeout=args.wait)
-    except ray.exceptions.GetTimeoutError:
-        print(
-            f"the controller did not lead within {args.wait:g} s; its actor {args.name} is kept; "
-            "look at its log, or end it with `eplb-service down`",
-            file=sys.stderr,
-        )
-        return UNREACHABLE
-    except ray.exceptions.RayError as failed:
-        cause = getattr(failed, "cause", None)
-        ray.kill(actor, no_restart=True)
-        raise (cause if isinstance(cause, EplbError) else BindFailed(str(failed))) from failed
-    _announce(Addresses(endpoint, metrics_url))
+    ray_cluster.connect(args.address, args.namespace)
+    place = ray_cluster.Place(args.name, args.namespace)
+    _announce(ray_cluster.start(settings, place, wait_s=args.wait))
     if is_local:
-        print("Ctrl-C ends the controller and this local Ray")
+        print("Ctrl-C ends the controller and this local Ray", flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
-        ray.kill(actor, no_restart=True)
-        ray.shutdown()
+        ray_cluster.end(place)
+        ray_cluster.leave()
     return OK
 
 
 def _down(args: argparse.Namespace) -> int:
-    import ray  # noqa: PLC0415
+    from eplb_service.host import ray_cluster  # noqa: PLC0415
 
-    ray.init(address=args.address, namespace=args.namespace, include_dashboard=False)
-    try:
-        actor = ray.get_actor(args.name, namespace=args.namespace)
-    except ValueError:
+    ray_cluster.connect(args.address, args.namespace)
+    if ray_cluster.end(ray_cluster.Place(args.name, args.namespace)):
+        print(f"ended actor {args.name}")
+    else:
         print(f"no actor {args.name} in namespace {args.namespace}; nothing to do")
-        return OK
-    ray.kill(actor, no_restart=True)
-    print(f"ended actor {args.name}")
     return OK
 
 

@@ -1,5 +1,8 @@
 """Draws each plan as a Ray task with a deadline, anywhere in the cluster."""
 
+# Ray's own annotations are incomplete.
+# pyright: reportUnknownMemberType=false
+
 import asyncio
 
 import ray

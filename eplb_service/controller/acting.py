@@ -1,0 +1,173 @@
+"""The verbs that start and end plans; each says who asked and why in the history."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TypeVar, cast
+
+from eplb_service.controller.deployment import Answered, Deployment
+from eplb_service.controller.desk import ActRequest, PlanRequest
+from eplb_service.controller.looks import run_view
+from eplb_service.controller.machine_state import PlanPhase, StopAsked
+from eplb_service.controller.maps import placement_in
+from eplb_service.controller.plan_book import KeptPlan, plan_view
+from eplb_service.controller.planner import Draw, Planner
+from eplb_service.controller.planning import NothingToDo, ToPlacement
+from eplb_service.controller.ports import Archive
+from eplb_service.controller.reading import draw_of
+from eplb_service.controller.records import EpochRecord
+from eplb_service.controller.registry import Registry
+from eplb_service.controller.teller import Teller
+from eplb_service.controller.views import NothingView, PlanView, RunView
+from eplb_service.domain.errors import (
+    EplbError,
+    InvalidRequest,
+    PlanRejected,
+    UnknownEpoch,
+    UnknownPlan,
+)
+from eplb_service.domain.ids import Epoch
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.plan import Answer, Origin
+from eplb_service.protocol.wave_state import WavePhase
+
+Started = PlanView | NothingView
+T = TypeVar("T", PlanView | NothingView, RunView)
+
+NUM_REQUESTS = 256
+
+
+class PlanVerbs:
+    """apply, rebalance, abort, rollback and import of a desk.ActDesk."""
+
+    def __init__(
+        self, registry: Registry, planner: Planner, teller: Teller, archive: Archive
+    ) -> None:
+        self._registry = registry
+        self._planner = planner
+        self._teller = teller
+        self._archive = archive
+
+    async def apply(self, act: ActRequest, plan_id: str) -> RunView:
+        """Start a kept plan; raises PlanOvertaken, PlanRejected, DeploymentBusy, UnknownPlan."""
+        deployment = self._registry.find(act.deployment)
+
+        async def work() -> RunView:
+            kept = self._planner.judged_again(deployment, deployment.book.find(plan_id))
+            if kept.verdict.answer is Answer.NO:
+                raise _rejected(kept)
+            await self._planner.start(deployment, kept)
+            return run_view(deployment, deployment.book.find(plan_id))
+
+        return await _once(deployment, act, work)
+
+    async def rebalance(self, act: ActRequest, request: PlanRequest) -> Started:
+        """Plan, and apply if the verdict is yes; idempotent by request id."""
+        deployment = self._registry.find(act.deployment)
+
+        async def work() -> Started:
+            asked = replace(request, reason=why(act))
+            return await self._draw_and_start(deployment, draw_of(deployment, asked))
+
+        return await _once(deployment, act, work)
+
+    async def abort(self, act: ActRequest, plan_id: str) -> RunView:
+        """End a plan after its running wave."""
+        deployment = self._registry.find(act.deployment)
+        kept = deployment.book.find(plan_id)
+        if kept.phase is not PlanPhase.RUNNING:
+            raise UnknownPlan(f"plan {plan_id} is not running, it is {kept.phase}; nothing to end")
+        await deployment.driver.ask(StopAsked(plan_id, f"aborted: {why(act)}"))
+        self._teller.note(deployment, "abort", f"plan aborted: {why(act)}", plan_id)
+        return run_view(deployment, deployment.book.find(plan_id))
+
+    async def rollback(self, act: ActRequest, epoch: int) -> Started:
+        """Apply a plan back to the placement of an earlier epoch (0: the one before)."""
+        deployment = self._registry.find(act.deployment)
+
+        async def work() -> Started:
+            target = await self._settled(deployment, epoch)
+            reason = f"rollback to epoch {target.wave.epoch}: {why(act)}"
+            return await self._go_to(deployment, target.placement, reason)
+
+        return await _once(deployment, act, work)
+
+    async def import_map(self, act: ActRequest, text: str, *, reshape: bool) -> Started:
+        """Apply a plan to the placement of an expert-map file."""
+        deployment = self._registry.find(act.deployment)
+
+        async def work() -> Started:
+            target = placement_in(deployment, text, reshape=reshape)
+            return await self._go_to(deployment, target, f"import: {why(act)}")
+
+        return await _once(deployment, act, work)
+
+    async def _settled(self, deployment: Deployment, epoch: int) -> EpochRecord:
+        serving = deployment.driver.state.serving.wave.epoch
+        if not epoch:
+            before = await self._archive.settled_before(deployment.name, serving)
+            if before is None:
+                raise UnknownEpoch(
+                    f"no settled epoch before {serving} is on record for {deployment.name}; "
+                    "there is nothing to roll back to"
+                )
+            return before
+        recorded = await self._archive.epoch(deployment.name, Epoch(epoch))
+        if recorded is None or recorded[1].phase is not WavePhase.SETTLED:
+            how = f"it is {recorded[1].phase}" if recorded else "it is not on record"
+            raise UnknownEpoch(
+                f"cannot roll back to epoch {epoch}: {how}; only settled epochs were served"
+            )
+        return recorded[0]
+
+    async def _go_to(self, deployment: Deployment, target: Placement, reason: str) -> Started:
+        draw = Draw(ToPlacement(target), (), Origin.OPERATOR, reason)
+        return await self._draw_and_start(deployment, draw)
+
+    async def _draw_and_start(self, deployment: Deployment, draw: Draw) -> Started:
+        kept = await self._planner.draw(deployment, draw)
+        if isinstance(kept, NothingToDo):
+            return NothingView(deployment.name, kept.reason, kept.text)
+        if kept.verdict.answer is not Answer.NO:
+            await self._planner.start(deployment, kept)
+        return plan_view(deployment.name, deployment.book.find(kept.plan.plan_id))
+
+
+def why(act: ActRequest) -> str:
+    """Who asked, and what for."""
+    return f"{act.reason or 'no reason given'} ({act.who or 'unknown'})"
+
+
+def _rejected(kept: KeptPlan) -> PlanRejected:
+    said = next(f for f in kept.verdict.findings if f.answer is Answer.NO)
+    return PlanRejected(
+        f"plan {kept.plan.plan_id} was judged no by {said.gate}: {said.text}; nothing changed, "
+        f"`eplbctl explain {kept.plan.plan_id}` shows every gate"
+    )
+
+
+async def _once(
+    deployment: Deployment, act: ActRequest, work: Callable[[], Coroutine[None, None, T]]
+) -> T:
+    """Act once per request id: the same id again gets the same answer.
+
+    A request that failed is forgotten, so that it can be tried again.
+    """
+    if not act.request_id:
+        return await work()
+    answers = deployment.answers
+    found = answers.get(act.request_id)
+    if found is None:
+        found = Answered(work.__qualname__, asyncio.create_task(work()))
+        answers[act.request_id] = found
+        while len(answers) > NUM_REQUESTS:
+            answers.popitem(last=False)
+    elif found.verb != work.__qualname__:
+        raise InvalidRequest(
+            f"request id {act.request_id} was used by another verb before; use a fresh one"
+        )
+    try:
+        return await asyncio.shield(cast("asyncio.Task[T]", found.task))
+    except EplbError:
+        answers.pop(act.request_id, None)
+        raise

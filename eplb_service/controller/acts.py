@@ -1,0 +1,18 @@
+"""All verbs that change something, as one desk."""
+
+from eplb_service.controller.acting import PlanVerbs
+from eplb_service.controller.switching import SwitchVerbs
+
+
+class Acts:
+    """A desk.ActDesk: each verb is that of plans or that of switches."""
+
+    def __init__(self, plans: PlanVerbs, switches: SwitchVerbs) -> None:
+        self.apply = plans.apply
+        self.rebalance = plans.rebalance
+        self.abort = plans.abort
+        self.rollback = plans.rollback
+        self.import_map = plans.import_map
+        self.freeze = switches.freeze
+        self.resume = switches.resume
+        self.set_config = switches.set_config

@@ -1,0 +1,73 @@
+"""The verbs that set a deployment's switches: freeze, resume, settings."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from eplb_service.controller.acting import why
+from eplb_service.controller.desk import ActRequest
+from eplb_service.controller.looks import status_view
+from eplb_service.controller.machine_state import FaultCleared
+from eplb_service.controller.records import Freeze, FreezeNote, SettingsNote
+from eplb_service.controller.registry import Registry
+from eplb_service.controller.teller import Teller
+from eplb_service.controller.views import StatusView
+from eplb_service.domain.errors import DeploymentHalted, InvalidRequest
+from eplb_service.protocol.messages import Resume
+
+
+class SwitchVerbs:
+    """freeze, resume and set_config of a desk.ActDesk."""
+
+    def __init__(self, registry: Registry, teller: Teller) -> None:
+        self._registry = registry
+        self._teller = teller
+
+    async def freeze(self, act: ActRequest, seconds: float) -> StatusView:
+        """Allow no automatic plan for a time; 0 seconds lifts it."""
+        deployment, clock = self._registry.find(act.deployment), self._registry.tools.clock
+        if seconds < 0:
+            raise InvalidRequest(
+                f"a freeze of {seconds:g} s; expected more than 0, or 0 to lift it"
+            )
+        freeze = Freeze(clock.wall_s() + seconds, act.who, act.reason) if seconds else None
+        store, errands = self._registry.tools.store, deployment.driver.errands
+        await store.keep(errands.generation, deployment.name, FreezeNote(freeze))
+        deployment.switches = replace(deployment.switches, freeze=freeze)
+        text = f"plans frozen for {seconds:.0f} s" if seconds else "freeze lifted"
+        kind = "freeze" if seconds else "unfreeze"
+        self._teller.note(deployment, kind, f"{text}: {why(act)}")
+        return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
+
+    async def resume(self, act: ActRequest, halt_number: int) -> StatusView:
+        """Ask all ranks to clear a halt, or clear the controller's own fault (number 0)."""
+        deployment, clock = self._registry.find(act.deployment), self._registry.tools.clock
+        state, errands = deployment.driver.state, deployment.driver.errands
+        halts = {m.status.halt for m in (state.membership.known if state.membership else ())}
+        active = {halt.number for halt in halts if halt.is_active}
+        if not active and not state.fault:
+            raise InvalidRequest(f"no halt stands at {deployment.name}; nothing to resume")
+        if active and halt_number not in active:
+            raise DeploymentHalted(
+                f"halt {halt_number} does not stand; halt {max(active)} does; "
+                f"resume it by its number once its cause is dealt with"
+            )
+        if state.fault:
+            await deployment.driver.ask(FaultCleared())
+        for rank in range(len(state.membership.members) if active and state.membership else 0):
+            membership = state.membership
+            assert membership is not None
+            errands.tell(rank, Resume(errands.generation, membership.incarnation, halt_number))
+        self._teller.note(deployment, "resume", f"halt {halt_number} resumed: {why(act)}")
+        return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
+
+    async def set_config(self, act: ActRequest, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Change settings by dotted name; all or none."""
+        deployment, tools = self._registry.find(act.deployment), self._registry.tools
+        merged = tools.tuner.merged(deployment.switches.overrides, values)
+        tools.tuner.tuning(merged)
+        generation = deployment.driver.errands.generation
+        await tools.store.keep(generation, deployment.name, SettingsNote(merged))
+        deployment.switches = replace(deployment.switches, overrides=merged)
+        changed = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
+        self._teller.note(deployment, "config", f"{changed}: {why(act)}")
+        return tools.tuner.shown(merged)

@@ -1,0 +1,70 @@
+"""Starting, finding and ending the controller's actor on a Ray cluster."""
+
+# Ray's own annotations are incomplete.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from dataclasses import dataclass
+
+import ray
+from ray.exceptions import GetTimeoutError, RayTaskError
+
+from eplb_service.domain.errors import DeadlineExceeded, EplbError
+from eplb_service.host.actor import ensure_controller
+from eplb_service.host.assembly import Addresses
+from eplb_service.settings.settings import Settings
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the actor is found."""
+
+    name: str
+    namespace: str
+
+
+def connect(address: str, namespace: str) -> None:
+    """Join a cluster, or start one on this machine for `local`."""
+    if address == LOCAL:
+        ray.init(address=LOCAL, namespace=namespace, include_dashboard=False)
+    else:
+        ray.init(address=address, namespace=namespace)
+
+
+def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
+    """Create the actor, or find the one that is there, and wait until it leads; idempotent.
+
+    Raises what its start failed with, e.g. BindFailed, with the actor ended; and
+    DeadlineExceeded, with the actor kept, when it takes longer.
+    """
+    actor = ensure_controller(settings, name=place.name, namespace=place.namespace)
+    try:
+        found: tuple[str, str] = ray.get(actor.ready.remote(), timeout=wait_s)
+    except GetTimeoutError as late:
+        raise DeadlineExceeded(
+            f"the controller did not lead within {wait_s:g} s; its actor {place.name} is kept: "
+            "look at its log, or end it with `eplb-service down`"
+        ) from late
+    except RayTaskError as failed:
+        ray.kill(actor, no_restart=True)
+        if isinstance(failed.cause, EplbError):
+            raise failed.cause from failed
+        raise
+    return Addresses(endpoint=found[0], metrics_url=found[1])
+
+
+def end(place: Place) -> bool:
+    """End the actor; False where there is none."""
+    try:
+        actor = ray.get_actor(place.name, namespace=place.namespace)
+    except ValueError:
+        return False
+    ray.kill(actor, no_restart=True)
+    return True
+
+
+def leave() -> None:
+    """Leave the cluster; a local one ends."""
+    ray.shutdown()
