@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 from eplb_service.domain.deployment import CountMeaning, RankProfile
 from eplb_service.domain.ids import Digest, Incarnation, digest_of
 from eplb_service.domain.shares import Ownership
-from eplb_service.protocol.rank_state import initial_state, status
+from eplb_service.protocol.rank_state import RankState, initial_state, status
 from worker_agent.adapters.group import TorchGroup
 from worker_agent.adapters.grpc_channel import GrpcChannel, Keepalive
 from worker_agent.adapters.memory import DigestBook
@@ -118,14 +118,9 @@ def attach_over(
         Outside(channel, clock, random.SystemRandom().random),
         _pace(settings.pace),
     )
-    agent.start()
-    try:
-        serving = _settle(rank, agent, settings)
-    except BaseException:
-        agent.stop(settings.close_within_s)
-        raise
+    serving = _settle(rank, agent, settings)
     applier = Applier(
-        initial_state(incarnation=rank.incarnation, ownership=Ownership.OWN, served=serving.name),
+        _first_state(serving, rank.incarnation),
         serving.placement,
         StepSide(rank.group, rank.engine, rank.mover, cutter),
         desk,
@@ -162,11 +157,16 @@ def _prepare(
 
 
 def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
-    """Load what the controller names, if it does in time, on all ranks alike. Collective."""
-    welcome = agent.await_welcome(settings.wait_for_welcome_s)
-    offer = offer_of(welcome, rank.initial, rank=rank.group.rank)
-    serving = load_together(rank.group, rank.engine, rank.initial, offer)
-    require_equal_start(rank.group, _settings_digest(settings), serving.name)
+    """Start the agent and load what the controller names, if it does in time. Collective."""
+    agent.start()
+    try:
+        welcome = agent.await_welcome(settings.wait_for_welcome_s)
+        offer = offer_of(welcome, rank.initial, rank=rank.group.rank)
+        serving = load_together(rank.group, rank.engine, rank.initial, offer)
+        require_equal_start(rank.group, _settings_digest(settings), serving.name)
+    except BaseException:
+        agent.stop(settings.close_within_s)
+        raise
     return serving
 
 
@@ -177,8 +177,12 @@ def _settings_digest(settings: AgentSettings) -> Digest:
     )
 
 
+def _first_state(serving: Serving, incarnation: Incarnation) -> RankState:
+    return initial_state(incarnation=incarnation, ownership=Ownership.OWN, served=serving.name)
+
+
 def _snapshot(serving: Serving, incarnation: Incarnation) -> Snapshot:
-    state = initial_state(incarnation=incarnation, ownership=Ownership.OWN, served=serving.name)
+    state = _first_state(serving, incarnation)
     return Snapshot(status(state, is_idle=False), serving.placement, state.generation)
 
 

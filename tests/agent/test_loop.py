@@ -1,162 +1,26 @@
-"""The agent's thread: greets, hears, tells, connects again; steps never depend on it."""
+"""The agent's thread: greets, hears and tells, and holds up what finds no room."""
 
-import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from queue import Empty, SimpleQueue
+from dataclasses import replace
 
-import pytest
-
-from eplb_service.clock import ManualClock
 from eplb_service.domain.ids import Epoch, Generation, Incarnation
 from eplb_service.domain.report import LoadReport
-from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import (
     Accepted,
     Arm,
-    Down,
-    Hello,
     Idle,
     NackReason,
-    RankPhase,
     ReportAck,
     Staged,
-    Up,
-    Welcome,
 )
 from eplb_service.protocol.rank_state import Offer
-from tests.agent.fakes import INCARNATION, ME, OLD, StepRig, an_order, name_of, new_desk
-from worker_agent.agent.loop import Agent, Outside
-from worker_agent.agent.pace import Backoff, Pace
-from worker_agent.applier.desk import Desk
-from worker_agent.ports.channel import StreamLost
-from worker_agent.reporter.cuts import Cadence, Cutter
-from worker_agent.reporter.reporter import Reporter
-
-PACE = Pace(poll_s=0.02, first_backoff_s=0.01, max_backoff_s=0.02)
-PATIENCE_S = 10.0
-
-
-def welcome(generation: int = 1, incarnation: Incarnation = INCARNATION) -> Welcome:
-    return Welcome(
-        generation=Generation(generation),
-        incarnation=incarnation,
-        epoch=Epoch(0),
-        placement=OLD,
-        shares=even_shares(OLD, Ownership.OWN),
-        report_every_steps=5,
-        sent_every_reports=3,
-    )
-
-
-class FakeStream:
-    """Meets Stream; what is sent can be read, what is to come is put in."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self.ring = ring
-        self.up: SimpleQueue[Up] = SimpleQueue()
-        self.down: SimpleQueue[Down] = SimpleQueue()
-        self.is_lost = False
-        self.has_room = True
-
-    def send(self, word: Up) -> bool:
-        if self.is_lost:
-            raise StreamLost(endpoint="fake", cause="pulled out")
-        if self.has_room:
-            self.up.put(word)
-        return self.has_room
-
-    def receive(self) -> Down | None:
-        try:
-            return self.down.get_nowait()
-        except Empty:
-            if self.is_lost:
-                raise StreamLost(endpoint="fake", cause="pulled out") from None
-            return None
-
-    def close(self) -> None:
-        self.is_lost = True
-
-    def say(self, *words: Down) -> None:
-        for word in words:
-            self.down.put(word)
-        self.ring()
-
-    def lose(self) -> None:
-        self.is_lost = True
-        self.ring()
-
-    def heard(self) -> Up:
-        return self.up.get(timeout=PATIENCE_S)
-
-    def hello(self) -> Hello:
-        word = self.heard()
-        assert isinstance(word, Hello)
-        return word
-
-
-class FakeChannel:
-    """Meets ChannelPort."""
-
-    def __init__(self) -> None:
-        self.streams: SimpleQueue[FakeStream] = SimpleQueue()
-        self.is_unreachable = False
-        self.num_tries = 0
-
-    def open(self, ring: Callable[[], None]) -> FakeStream:
-        self.num_tries += 1
-        if self.is_unreachable:
-            raise StreamLost(endpoint="fake", cause="nobody answers")
-        stream = FakeStream(ring)
-        self.streams.put(stream)
-        return stream
-
-    def next(self) -> FakeStream:
-        return self.streams.get(timeout=PATIENCE_S)
-
-
-class StuckChannel(FakeChannel):
-    """Freezes the thread that opens a stream until it is thawed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.entered, self.thawed = threading.Event(), threading.Event()
-
-    def open(self, ring: Callable[[], None]) -> FakeStream:
-        self.entered.set()
-        self.thawed.wait(PATIENCE_S)
-        return super().open(ring)
-
-
-class Rig:
-    """An agent and a step side, sharing a desk."""
-
-    def __init__(self, channel: FakeChannel, desk: Desk, pace: Pace) -> None:
-        self.channel, self.desk, self.clock = channel, desk, ManualClock()
-        self.steps = StepRig(desk=desk)
-        self.cutter = Cutter(self.steps.engine, Cadence(100, 1), desk.bell.ring)
-        reporter = Reporter(self.cutter, incarnation=INCARNATION)
-        self.agent = Agent(ME, desk, reporter, Outside(channel, self.clock, lambda: 0.0), pace)
-
-    def eventually(self, is_so: Callable[[], bool]) -> None:
-        deadline_s = time.monotonic() + PATIENCE_S
-        woken = threading.Event()
-        while not is_so():
-            assert time.monotonic() < deadline_s, "it never came to pass"
-            woken.wait(0.005)
-
-
-@contextmanager
-def running(
-    channel: FakeChannel | None = None, *, desk: Desk | None = None, pace: Pace = PACE
-) -> Generator[Rig]:
-    rig = Rig(channel or FakeChannel(), desk or new_desk(), pace)
-    rig.agent.start()
-    try:
-        yield rig
-    finally:
-        assert rig.agent.stop(PATIENCE_S)
+from tests.agent.fakes import INCARNATION, OLD, an_order, name_of, new_desk
+from tests.agent.streets import (
+    PACE,
+    running,
+    welcome,
+)
+from worker_agent.reporter.cuts import Cadence
 
 
 def test_the_first_word_is_hello_and_nothing_else_is_said_before_the_welcome() -> None:
@@ -205,29 +69,6 @@ def test_an_unsound_order_reaches_the_machine_with_its_fault() -> None:
         rig.steps.steps(1)
         nack = stream.heard()
         assert getattr(nack, "reason", None) is NackReason.UNSOUND
-
-
-def test_after_a_loss_hello_tells_again_what_the_lost_words_said() -> None:
-    with running() as rig:
-        stream, order = rig.channel.next(), an_order()
-        stream.hello()
-        stream.say(welcome(), order)
-        rig.eventually(lambda: rig.desk.inbox.peek() is not None)
-        rig.channel.is_unreachable = True
-        stream.lose()
-        rig.eventually(lambda: rig.channel.num_tries > 1)
-        rig.steps.steps(4)
-        assert rig.desk.outbox.peek() == Accepted(name_of(order))
-        rig.channel.is_unreachable = False
-        again = rig.channel.next()
-        status = again.hello().status
-        assert (status.phase, status.held) == (RankPhase.STAGED, name_of(order))
-        again.say(welcome())
-        again.say(Arm(Generation(1), INCARNATION, name_of(order)))
-        rig.eventually(lambda: rig.desk.inbox.peek() is not None)
-        rig.steps.steps(2)
-        assert type(again.heard()).__name__ == "Armed"
-        assert type(again.heard()).__name__ == "CutOver"
 
 
 def test_a_full_desk_holds_the_street_up_and_loses_nothing() -> None:
@@ -312,76 +153,14 @@ def test_a_group_that_stands_still_is_told_to_be_idle_and_the_next_step_ends_it(
         assert stream.heard() == Idle(is_idle=False, step=3)
 
 
-def test_a_stream_without_a_welcome_is_given_up() -> None:
-    with running() as rig:
-        first = rig.channel.next()
-        first.hello()
-        rig.clock.advance(PACE.welcome_within_s)
-        assert rig.channel.next().hello().incarnation == INCARNATION
-        assert first.is_lost
-
-
-def test_a_controller_that_has_been_overtaken_is_left() -> None:
-    with running() as rig:
-        stream, order = rig.channel.next(), an_order()
-        stream.hello()
-        newer = type(order)(
-            order.epoch,
-            Generation(7),
-            order.incarnation,
-            order.expires_at_step,
-            order.content,
-            order.dispatch,
-        )
-        stream.say(welcome(7), newer)
-        rig.eventually(lambda: rig.desk.inbox.peek() is not None)
-        rig.steps.steps(1)
-        stream.lose()
-        second = rig.channel.next()
-        assert second.hello().generation_seen == 7
-        second.say(welcome(6))
-        assert rig.channel.next().hello().generation_seen == 7
-
-
-def test_greeting_again_opens_a_new_stream_at_once() -> None:
-    with running() as rig:
+def test_the_first_step_after_a_rest_wakes_the_agent_from_a_long_sleep() -> None:
+    with running(pace=replace(PACE, poll_s=60)) as rig:
         stream = rig.channel.next()
         stream.hello()
-        rig.agent.greet_again()
-        rig.channel.next().hello()
-        assert stream.is_lost
-
-
-def test_an_unreachable_controller_is_tried_again_and_again() -> None:
-    channel = FakeChannel()
-    channel.is_unreachable = True
-    with running(channel) as rig:
-        rig.eventually(lambda: channel.num_tries >= 4)
-        rig.steps.steps(200)
-        assert rig.desk.steps_begun == 200
-
-
-def test_two_hundred_steps_go_on_while_the_agents_thread_is_frozen() -> None:
-    channel = StuckChannel()
-    with running(channel) as rig:
-        assert channel.entered.wait(PATIENCE_S)
-        rig.desk.inbox.post(Offer(an_order(), None))
-        started_s = time.monotonic()
-        rig.steps.steps(200)
-        took_s = time.monotonic() - started_s
-        assert rig.desk.steps_begun == 200
-        assert took_s < 2
-        channel.thawed.set()
-        status = rig.channel.next().hello().status
-        assert (status.phase, status.step) == (RankPhase.STAGED, 198)
-
-
-@pytest.mark.parametrize(("chance", "expected"), [(0.0, 0.5), (0.999999, 1.0)])
-def test_back_off_doubles_up_to_its_limit_between_half_and_whole(
-    chance: float, expected: float
-) -> None:
-    backoff = Backoff(Pace(first_backoff_s=1, max_backoff_s=8), lambda: chance)
-    waits = [backoff.next_s() for _ in range(6)]
-    assert waits == pytest.approx([expected * limit for limit in (1, 2, 4, 8, 8, 8)], rel=1e-3)
-    backoff.reset()
-    assert backoff.next_s() == pytest.approx(expected, rel=1e-3)
+        stream.say(welcome())
+        rig.eventually(lambda: rig.agent.await_welcome(0) is not None)
+        rig.clock.advance(PACE.idle_after_s)
+        rig.desk.bell.ring()
+        assert stream.heard() == Idle(is_idle=True, step=0)
+        rig.steps.steps(1)
+        assert stream.heard() == Idle(is_idle=False, step=0)

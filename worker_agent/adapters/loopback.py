@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.wave import Order
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
-from worker_agent.adapters.weights_thread import WeightsThread
+from worker_agent.adapters.weights_thread import WeightsThread, lines_of, rows_of
 
 
 class LoopbackMover(WeightsThread):
@@ -28,8 +28,8 @@ class LoopbackMover(WeightsThread):
 
     def move(self, order: Order, number: int) -> None:
         """Copy what this rank receives in a round, and verify it."""
-        rows = self.rows_of(order)
-        for layer, _, source, target in self.lines(order, number):
+        rows = rows_of(order, self.layout, self.rank)
+        for layer, _, source, target in lines_of(order, number):
             if self._ranks[target] != self.rank:
                 continue
             peer = self._ranks[source]

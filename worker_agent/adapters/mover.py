@@ -23,7 +23,7 @@ from worker_agent.adapters.torch_calls import (
     isend,
     tensor_bytes,
 )
-from worker_agent.adapters.weights_thread import TransferFailed, WeightsThread
+from worker_agent.adapters.weights_thread import TransferFailed, WeightsThread, lines_of, rows_of
 
 DIGEST_BYTES = 16
 
@@ -81,12 +81,12 @@ class TorchMover(WeightsThread):
 
     def _issue(self, order: Order, number: int, under_way: RoundUnderWay) -> None:
         """Begin everything that concerns this rank; the same slice is walked on every rank."""
-        rows = self.rows_of(order)
-        for index, line in enumerate(self.lines(order, number)):
+        rows = rows_of(order, self.layout, self.rank)
+        for index, line in enumerate(lines_of(order, number)):
             layer, _, source, target = line
             from_rank, to_rank = self._ranks[source], self._ranks[target]
             if from_rank == to_rank == self.rank:
-                self.copy(self.source(layer, source), rows[layer, target])
+                self.copy(self._source(layer, source), rows[layer, target])
             elif from_rank == self.rank:
                 self._send(layer, source, to_rank, index, under_way)
             elif to_rank == self.rank:
@@ -95,7 +95,7 @@ class TorchMover(WeightsThread):
     def _send(
         self, layer: int, source: int, to_rank: int, index: int, under_way: RoundUnderWay
     ) -> None:
-        tensors = self.source(layer, source)
+        tensors = self._source(layer, source)
         digest = bytes_tensor(self.memory.digest(tensors))
         under_way.sent.append(digest)
         for tensor, tag in _tagged(tensors, digest, index):
@@ -107,6 +107,10 @@ class TorchMover(WeightsThread):
         for tensor, tag in _tagged(tensors, digest, index):
             under_way.works.append(irecv(as_bytes(tensor), from_rank, self._group, tag=tag))
         under_way.arrivals.append(Arrival(row, digest))
+
+    def _source(self, layer: int, slot: int) -> Mapping[str, Tensor]:
+        """Return the tensors of one of this rank's slots, by its number among all slots."""
+        return self.memory.slot(layer, slot - self.layout.base(self.rank))
 
 
 def _tagged(

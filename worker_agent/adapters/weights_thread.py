@@ -30,6 +30,17 @@ class Line(NamedTuple):
     target: int
 
 
+def lines_of(order: Order, number: int) -> list[Line]:
+    """Return the transfers of a round, the same on every rank."""
+    return [Line(*map(int, row)) for row in order.content.round_transfers(number)]
+
+
+def rows_of(order: Order, layout: SlotLayout, rank: int) -> dict[tuple[int, int], int]:
+    """Return the staging row of each of a rank's receives, by layer and target slot."""
+    places = received_by(order.content.transfers, layout, rank)[:, [LAYER, TARGET]].tolist()
+    return {(layer, target): row for row, (layer, target) in enumerate(places)}
+
+
 class TransferFailed(Exception):
     """A transfer did not complete: a peer is gone or late, and the mover's group is lost."""
 
@@ -98,20 +109,6 @@ class WeightsThread(ABC):
         Raises TransferFailed or DigestMismatch; the latter only after everything that the
         round has this rank send and receive is over.
         """
-
-    def rows_of(self, order: Order) -> dict[tuple[int, int], int]:
-        """Return the staging row of each of this rank's receives, by layer and target slot."""
-        received = received_by(order.content.transfers, self.layout, self.rank)
-        places = received[:, [LAYER, TARGET]].tolist()
-        return {(layer, target): row for row, (layer, target) in enumerate(places)}
-
-    def lines(self, order: Order, number: int) -> list[Line]:
-        """Return the transfers of a round, the same on every rank."""
-        return [Line(*map(int, row)) for row in order.content.round_transfers(number)]
-
-    def source(self, layer: int, slot: int) -> Mapping[str, Tensor]:
-        """Return the tensors of one of this rank's slots, by its number among all slots."""
-        return self.memory.slot(layer, slot - self.layout.base(self.rank))
 
     def copy(self, source: Mapping[str, Tensor], row: int) -> None:
         """Copy an expert of this process to a staging row. Raises DigestMismatch."""

@@ -4,7 +4,7 @@ Runs once at attach, on the engine's thread, over the agreement's group.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,7 +66,10 @@ def initial_serving(group: GroupPort, placement: Placement, table: IntArray) -> 
 
 
 def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Serving | None:
-    """Return what a Welcome offers to load; None where there is none, or none that fits here."""
+    """Return what a Welcome offers to load; None where there is none, or none that fits here.
+
+    Until all ranks have told theirs, the name's digest is that of this rank's own table.
+    """
     if welcome is None:
         return None
     placement, shares = welcome.placement, welcome.shares
@@ -76,16 +79,17 @@ def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Serving
         table = _table_of(shares, rank, initial, placement)
     except EplbError:
         return None
-    digest = shares_digest([table_digest(table) for table in shares.tables])
-    return Serving(
-        ShareName(welcome.epoch, placement.digest(), Revision(0), digest), placement, table
-    )
+    name = ShareName(welcome.epoch, placement.digest(), Revision(0), table_digest(table))
+    return Serving(name, placement, table)
 
 
 def load_together(
     group: GroupPort, engine: EnginePort, initial: Serving, offer: Serving | None
 ) -> Serving:
     """Load what all ranks were offered, or else leave all at the initial. Collective."""
+    tables = [Digest(row[0]) for row in gather(group, (offer.name.digest if offer else 0,))]
+    if offer is not None:
+        offer = replace(offer, name=replace(offer.name, digest=shares_digest(tables)))
     offered = [_as_name(told) for told in gather(group, _as_ints(offer.name if offer else None))]
     chosen = placement_to_load(offered)
     if offer is None or chosen is None or chosen == initial.name:
@@ -103,7 +107,8 @@ def require_equal_start(group: GroupPort, settings: Digest, served: ShareName) -
 def _table_of(shares: Shares, rank: int, initial: Serving, placement: Placement) -> IntArray:
     if len(shares.tables) not in (1, placement.layout.num_ranks):
         raise InvalidTable(f"{len(shares.tables)} dispatch tables came for the group")
-    table = shares.table_of(rank)
+    # One table is the addressed rank's own: all ranks' tables would be a hundred times larger.
+    table = shares.tables[0 if len(shares.tables) == 1 else rank]
     if table.shape != initial.table.shape:
         raise InvalidTable(
             f"the dispatch table has shape {list(table.shape)}; expected "
