@@ -12,7 +12,7 @@ class GateSettings:
     trigger_worst_layer: float = 1.5
     """Measured imbalance of a single layer above which a plan is due whatever the mean."""
     min_gain: float = 0.05
-    """Least drop of the mean imbalance that a plan must promise, as a share of it."""
+    """Least drop of the changed layers' mean imbalance that a plan must promise, as a share."""
     min_steps: int = 20
     """Steps that a window must enclose."""
     min_tokens_per_expert: float = 8.0

@@ -53,13 +53,15 @@ def balanced(evidence: Evidence, settings: GateSettings) -> str:
 
 
 def gain(context: GateContext) -> Finding:
-    """The plan must promise a drop that is worth a migration."""
-    price = context.plan.price
-    before = mean_with_data(price.imbalance_before)
-    after = mean_with_data(price.imbalance_after)
+    """The layers that change must promise a drop that is worth moving them."""
+    price, waves = context.plan.price, context.plan.waves
+    changed = sorted({layer for wave in waves for layer in wave.content.layers.tolist()})
+    before = mean_with_data(price.imbalance_before[changed])
+    after = mean_with_data(price.imbalance_after[changed])
     promised = (before - after) / before
     text = (
-        f"imbalance {before:.3f} to {after:.3f}, a drop of {promised:.1%}; "
+        f"imbalance of {len(changed)} layers {before:.3f} to {after:.3f}, a drop of "
+        f"{promised:.1%}; "
         f"at least {context.settings.min_gain:.1%} is asked"
     )
     is_enough = promised >= context.settings.min_gain

@@ -1,0 +1,149 @@
+"""Every gate speaks with a reason; operators are bound by halts and budgets alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from eplb_service.controller.planning import draft
+from eplb_service.domain.plan import Answer, Origin, Plan
+from eplb_service.gates.context import Budget, Evidence, GateContext, Standing
+from eplb_service.gates.judge import judge
+from eplb_service.gates.settings import GateSettings
+from eplb_service.gates.timely import balanced, lacking
+from tests.planning.tasks import layers_of, task_of
+
+EVIDENCE = Evidence(
+    num_steps=100,
+    coverage=1.0,
+    tokens_per_expert=100.0,
+    imbalance_mean=1.5,
+    imbalance_worst=2.0,
+)
+STANDING = Standing(halt="", frozen_for_s=0.0, freeze_reason="", since_last_plan_s=1e6)
+LAYER = [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
+
+
+def plan_of(origin: Origin = Origin.AUTOMATIC) -> Plan:
+    """Four layers that improve, one wave each."""
+    current = layers_of(*[LAYER] * 4, num_experts=6)
+    plan = draft(task_of(current, [[90, 30, 30, 12, 12, 6]] * 4, "packing", staging=2))
+    assert isinstance(plan, Plan)
+    assert len(plan.waves) >= 4
+    return replace(plan, origin=origin)
+
+
+def context_of(
+    plan: Plan,
+    *,
+    evidence: Evidence = EVIDENCE,
+    standing: Standing = STANDING,
+    budget: Budget | None = None,
+) -> GateContext:
+    return GateContext(plan, evidence, standing, budget or Budget(10**6, 10**15), GateSettings())
+
+
+def without_gain(plan: Plan) -> Plan:
+    before = plan.price.imbalance_before
+    return replace(plan, price=replace(plan.price, imbalance_after=before * 0.96))
+
+
+def test_a_plan_that_no_gate_objects_to_runs_whole() -> None:
+    plan = plan_of()
+    verdict = judge(context_of(plan))
+    assert (verdict.answer, verdict.num_waves) == (Answer.YES, len(plan.waves))
+    assert {finding.answer for finding in verdict.findings} == {Answer.YES}
+    assert all(finding.text for finding in verdict.findings)
+
+
+OBJECTIONS: list[tuple[str, GateContext]] = [
+    (
+        "insufficient_samples",
+        context_of(plan_of(), evidence=replace(EVIDENCE, num_steps=19)),
+    ),
+    (
+        "insufficient_samples",
+        context_of(plan_of(), evidence=replace(EVIDENCE, coverage=0.75)),
+    ),
+    (
+        "insufficient_samples",
+        context_of(plan_of(), evidence=replace(EVIDENCE, tokens_per_expert=7.9)),
+    ),
+    (
+        "trigger",
+        context_of(plan_of(), evidence=replace(EVIDENCE, imbalance_mean=1.15, imbalance_worst=1.5)),
+    ),
+    ("gain", context_of(without_gain(plan_of()))),
+    (
+        "payback",
+        context_of(replace(plan_of(), price=replace(plan_of().price, payback_steps=100_001))),
+    ),
+    ("cooldown", context_of(plan_of(), standing=replace(STANDING, since_last_plan_s=9.9))),
+    (
+        "freeze",
+        context_of(plan_of(), standing=replace(STANDING, frozen_for_s=60, freeze_reason="demo")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("gate", "context"), OBJECTIONS)
+def test_one_objection_stops_an_automatic_plan_and_only_marks_an_operators(
+    gate: str, context: GateContext
+) -> None:
+    verdict = judge(context)
+    said = {f.gate for f in verdict.findings if f.answer is Answer.NO}
+    assert (verdict.answer, verdict.num_waves, said) == (Answer.NO, 0, {gate})
+    asked = replace(context, plan=replace(context.plan, origin=Origin.OPERATOR))
+    allowed = judge(asked)
+    assert (allowed.answer, allowed.num_waves) == (Answer.YES, len(context.plan.waves))
+    assert gate in {f.gate for f in allowed.findings if f.answer is Answer.NO}
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_halt_binds_everybody(origin: Origin) -> None:
+    held = replace(STANDING, halt="halt 3: slot digest wrong on rank 2")
+    verdict = judge(context_of(plan_of(origin), standing=held))
+    assert verdict.answer is Answer.NO
+    assert "slot digest wrong" in next(f.text for f in verdict.findings if f.gate == "halt")
+
+
+@pytest.mark.parametrize("origin", list(Origin))
+def test_a_budget_throttles_everybody_to_the_waves_that_fit(origin: Origin) -> None:
+    plan = plan_of(origin)
+    costs = [len(wave.content.transfers) for wave in plan.waves]
+    exact = judge(context_of(plan, budget=Budget(sum(costs), 10**15)))
+    assert exact.answer is Answer.YES
+    tight = judge(context_of(plan, budget=Budget(sum(costs) - 1, 10**15)))
+    assert (tight.answer, tight.num_waves) == (Answer.THROTTLE, len(plan.waves) - 1)
+    first = judge(context_of(plan, budget=Budget(costs[0], 10**15)))
+    assert (first.answer, first.num_waves) == (Answer.THROTTLE, 1)
+    none = judge(context_of(plan, budget=Budget(costs[0] - 1, 10**15)))
+    assert (none.answer, none.num_waves) == (Answer.NO, 0)
+
+
+def test_bytes_are_a_budget_of_their_own() -> None:
+    plan = plan_of()
+    verdict = judge(context_of(plan, budget=Budget(10**6, plan.price.num_bytes - 1)))
+    assert verdict.answer is Answer.THROTTLE
+    assert verdict.num_waves < len(plan.waves)
+
+
+def test_gain_is_measured_where_the_plan_changes_something() -> None:
+    plan = plan_of()
+    quiet = np.ones(96)
+    price = replace(
+        plan.price,
+        imbalance_before=np.concatenate([plan.price.imbalance_before, quiet]),
+        imbalance_after=np.concatenate([plan.price.imbalance_after, quiet]),
+    )
+    assert judge(context_of(replace(plan, price=price))).answer is Answer.YES
+
+
+def test_a_window_without_tokens_lacks_samples_and_not_a_number_is_no_imbalance() -> None:
+    nothing = replace(EVIDENCE, imbalance_mean=float("nan"), imbalance_worst=float("nan"))
+    assert "no tokens in any layer" in lacking(nothing, GateSettings())
+
+
+def test_one_layer_far_out_of_balance_is_enough_to_plan() -> None:
+    one = replace(EVIDENCE, imbalance_mean=1.01, imbalance_worst=1.51)
+    assert balanced(one, GateSettings()) == ""
