@@ -1,0 +1,139 @@
+"""The admin service over gRPC: every call has a deadline, every failure an exit code."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import grpc
+from eplb.v1 import admin_pb2_grpc
+from google.protobuf.message import Message
+
+from eplb_service.cli.durations import show_duration
+from eplb_service.cli.ends import Exit, Failure, exit_of
+
+CODE_KEY = "eplb-code"
+MAX_MESSAGE_BYTES = 64 << 20
+NEVER_REACHED = "failed to connect"
+"""How gRPC words that a request was never sent."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.enable_retries", 0),
+    # Controllers are reached directly; a proxy for web pages knows nothing of them.
+    ("grpc.enable_http_proxy", 0),
+)
+
+Asked_contra = TypeVar("Asked_contra", bound=Message, contravariant=True)
+Answered_co = TypeVar("Answered_co", bound=Message, covariant=True)
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+
+class Method(Protocol[Asked_contra, Answered_co]):
+    """One method of a stub."""
+
+    def __call__(self, request: Asked_contra, timeout: float | None = None) -> Answered_co:
+        """Ask, and wait at most `timeout` seconds."""
+        ...
+
+
+class Client:
+    """One connection to one controller, with one deadline for all that is asked of it."""
+
+    def __init__(self, endpoint: str, *, timeout_s: float) -> None:
+        self.endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._give_up_at = time.monotonic() + timeout_s
+        self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+        self.stub = admin_pb2_grpc.AdminServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        """Open nothing yet: the first call does."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds until the deadline, not below 0."""
+        return max(0.0, self._give_up_at - time.monotonic())
+
+    def ask(self, method: Method[Request, Response], request: Request) -> Response:
+        """Call a method; raises Failure with the controller's own words."""
+        return self._call(method, request, on_silence="nothing was changed by this command")
+
+    def act(self, method: Method[Request, Response], request: Request, request_id: str) -> Response:
+        """Call a method that changes something; if no answer comes, say how to ask again."""
+        again = (
+            "whether it acted is not known; ask again with "
+            f"--request-id {request_id}, the same id acts once"
+        )
+        return self._call(method, request, on_silence=again)
+
+    def until(self, is_over: Callable[[], bool], *, every_s: float, what: str) -> None:
+        """Ask until something is over; raises Failure at the deadline."""
+        while not is_over():
+            if self.remaining_s <= every_s:
+                raise Failure(
+                    Exit.NO_ANSWER,
+                    f"{what} is not over after {show_duration(self._timeout_s)}; it goes on, "
+                    "`eplbctl status` shows how far it is",
+                )
+            time.sleep(every_s)
+
+    def _call(
+        self, method: Method[Request, Response], request: Request, *, on_silence: str
+    ) -> Response:
+        try:
+            return method(request, timeout=self.remaining_s)
+        except grpc.RpcError as error:
+            raise self._failure(error, on_silence) from error
+
+    def _failure(self, error: grpc.RpcError, on_silence: str) -> Failure:
+        assert isinstance(error, grpc.Call)
+        status, text, code = error.code(), error.details() or "", _code_of(error)
+        if code:
+            word = "refused" if code == "plan_rejected" else ""
+            return Failure(exit_of(status, code), text, word=word)
+        match status:
+            case grpc.StatusCode.UNAVAILABLE:
+                why = (
+                    f"no controller answers at {self.endpoint} ({_cause(text)}); is it running, "
+                    "and is the endpoint right? Set it with --endpoint HOST:PORT or EPLB_ENDPOINT"
+                    + ("" if NEVER_REACHED in text else f". {on_silence}")
+                )
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                why = (
+                    f"{self.endpoint} did not answer within {show_duration(self._timeout_s)}; "
+                    f"{on_silence}. Wait longer with --timeout"
+                )
+            case grpc.StatusCode.UNIMPLEMENTED:
+                why = f"{self.endpoint} does not know this verb; is it a controller of EPLB? {text}"
+            case _:
+                why = f"{self.endpoint}: {status.name.lower()}: {text}"
+        return Failure(exit_of(status, ""), why)
+
+
+def _cause(details: str) -> str:
+    """The last and plainest part of what gRPC says.
+
+    >>> _cause("failed to connect to all addresses; last error: x: Connection refused")
+    'Connection refused'
+    """
+    return details.rpartition(": ")[2]
+
+
+def _code_of(error: grpc.Call) -> str:
+    """The stable code that the controller put beside its refusal."""
+    for key, value in error.trailing_metadata() or ():
+        if key == CODE_KEY:
+            return value if isinstance(value, str) else value.decode("ascii", "replace")
+    return ""

@@ -1,0 +1,69 @@
+"""Verbs on expert-map files; they talk to no controller and never write to the file."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from eplb_service.cli.client import Client
+from eplb_service.cli.ends import Answer, Exit, invalid
+from eplb_service.cli.files import read_text
+from eplb_service.cli.options import Options
+from eplb_service.cli.plain import Plain, plain
+from eplb_service.cli.words import count, table
+from eplb_service.domain.errors import EplbError
+from eplb_service.domain.map_file import MapFile, parse_map, placement_of
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.rules import Violation, violations
+
+MAX_SHOWN = 50
+
+
+def validate(client: Client, options: Options, args: Namespace) -> Answer:
+    """Check a file against every rule of soundness."""
+    del client, options
+    path: Path = args.file
+    try:
+        found = parse_map(read_text(path))
+        num_experts: int = args.experts or _highest(found) + 1
+        placement = placement_of(found, model_layers=found.layer_ids, num_experts=num_experts)
+    except EplbError as error:
+        raise invalid(f"{path}: {error}") from error
+    broken = violations(placement)
+    facts = _facts(path, found, placement, broken)
+    if not broken:
+        return Answer(f"{path} is sound: {_described(placement)}", facts)
+    rows = [(str(found.layer_ids[v.layer]), v.rule, v.text) for v in broken[:MAX_SHOWN]]
+    shown = table(("layer", "rule", "what is wrong"), rows, right=(0,))
+    if len(broken) > MAX_SHOWN:
+        shown += f"\nand {len(broken) - MAX_SHOWN} more; -o json lists all"
+    complaint = f"invalid: {path} is not sound in {count(len(broken), 'place')}; it is untouched"
+    return Answer(shown, facts, Exit.INVALID, complaint)
+
+
+def _highest(found: MapFile) -> int:
+    """The highest expert that occurs, which is all that a file says of their number."""
+    return max(
+        (expert for _, ranks in found.layers for rank in ranks for expert in rank), default=-1
+    )
+
+
+def _described(placement: Placement) -> str:
+    layout = placement.layout
+    each = sorted(set(layout.slots_per_rank))
+    slots = str(each[0]) if len(each) == 1 else f"{each[0]} to {each[-1]}"
+    return (
+        f"{count(placement.num_layers, 'layer')}, {count(placement.num_experts, 'expert')} in "
+        f"{count(layout.num_slots, 'slot')} on {count(layout.num_ranks, 'rank')} of {slots}"
+    )
+
+
+def _facts(
+    path: Path, found: MapFile, placement: Placement, broken: tuple[Violation, ...]
+) -> Plain:
+    return {
+        "file": str(path),
+        "is_sound": not broken,
+        "layers": list(found.layer_ids),
+        "num_experts": placement.num_experts,
+        "slots_per_rank": list(placement.layout.slots_per_rank),
+        "violations": plain(broken),
+    }

@@ -1,0 +1,123 @@
+"""What every verb is told on the command line, and how words become values."""
+
+import getpass
+import os
+import platform
+import uuid
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import dataclass
+from enum import StrEnum
+
+from eplb_service.cli.durations import parse_duration
+from eplb_service.cli.ends import invalid
+
+DEFAULT_ENDPOINT = "127.0.0.1:50051"
+ENDPOINT_VARIABLE = "EPLB_ENDPOINT"
+CALL_TIMEOUT_S = 30.0
+WAIT_TIMEOUT_S = 600.0
+EXAMPLE = "budget.max_moves=96"
+"""A setting and a value for it."""
+
+
+class Output(StrEnum):
+    """How answers are written."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options that all verbs share."""
+
+    endpoint: str
+    deployment: str
+    """Empty: the only one there is."""
+    output: Output
+    timeout_s: float
+    request_id: str
+    who: str
+
+    @classmethod
+    def of(cls, args: Namespace) -> "Options":
+        """Take them from the command line, the environment and the defaults; first come wins."""
+        given = vars(args)
+        patience = WAIT_TIMEOUT_S if given.get("wait") else CALL_TIMEOUT_S
+        return cls(
+            endpoint=given.get("endpoint") or default_endpoint(),
+            deployment=given.get("deployment", ""),
+            output=Output(given.get("output", Output.TABLE)),
+            timeout_s=given.get("timeout", patience),
+            request_id=given.get("request_id") or str(uuid.uuid4()),
+            who=me(),
+        )
+
+
+def default_endpoint() -> str:
+    """Return the endpoint of the environment; raises Failure where it is none."""
+    given = os.environ.get(ENDPOINT_VARIABLE)
+    if not given:
+        return DEFAULT_ENDPOINT
+    try:
+        return endpoint(given)
+    except ArgumentTypeError as error:
+        raise invalid(f"{ENDPOINT_VARIABLE}: {error}") from error
+
+
+def me() -> str:
+    """Who runs this command, for the history."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{platform.node() or 'unknown'}"
+
+
+def duration(text: str) -> float:
+    """Read a span of time in seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from error
+
+
+def endpoint(text: str) -> str:
+    """Read host:port."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ArgumentTypeError(
+            f"{text!r} is no endpoint; write HOST:PORT, for example {DEFAULT_ENDPOINT}"
+        )
+    return text
+
+
+def layers(text: str) -> tuple[int, ...]:
+    """Read layer numbers: 3, 0-7, or 0,4,8-11."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ArgumentTypeError(
+                f"{text!r} names no layers; write numbers of MoE layers, for example 3, 0-7 or "
+                "0,4,8-11"
+            )
+        if len(range(int(first), int(last or first) + 1)) not in range(1, 1025):
+            raise ArgumentTypeError(f"{part!r} is no range of layers; write the smaller one first")
+        found.extend(range(int(first), int(last or first) + 1))
+    return tuple(dict.fromkeys(found))
+
+
+def whole_number(text: str) -> int:
+    """Read a number of 0 or more."""
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    return int(text)
+
+
+def assignment(text: str) -> tuple[str, str]:
+    """Read NAME=VALUE."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise ArgumentTypeError(f"{text!r} sets nothing; write NAME=VALUE, for example {EXAMPLE}")
+    return name.strip(), value.strip()

@@ -1,0 +1,308 @@
+"""The command line: every verb with its options, one line of help and an example."""
+
+import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+
+from eplb_service.cli import acts, maps, reads
+from eplb_service.cli.client import Client
+from eplb_service.cli.ends import Answer
+from eplb_service.cli.options import (
+    DEFAULT_ENDPOINT,
+    ENDPOINT_VARIABLE,
+    EXAMPLE,
+    Options,
+    Output,
+    assignment,
+    duration,
+    endpoint,
+    layers,
+    whole_number,
+)
+
+Verb = Callable[[Client, Options, Namespace], Answer]
+
+ABOUT = """\
+Look after the placement of experts: see how even their load is, move them, go back.
+
+  eplbctl status                       how does it stand?
+  eplbctl plan                         what would be moved, at what price? (changes nothing)
+  eplbctl rebalance --wait             move it, and wait until it is served
+  eplbctl freeze --for 2h --reason "release"      no automatic plans for a while
+"""
+ENDS = """\
+exit codes: 0 done or nothing to do, 1 failed or not found, 2 invalid input, 3 refused by the
+state (frozen, overtaken, no leader), 4 not allowed, 5 no answer in time, 10 a plan would change
+something (plan --exit-code), 130 interrupted
+"""
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser of eplbctl; each verb leaves itself as `verb` in the namespace."""
+    shared = _shared()
+    parser = _parser("eplbctl", parents=[shared], description=ABOUT, epilog=ENDS)
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    add = _Adder(verbs.add_parser, shared)
+    _add_reads(add)
+    _add_acts(add)
+    _add_files(add)
+    _add_config(add)
+    return parser
+
+
+class _Adder:
+    """Adds verbs that all know the shared options."""
+
+    def __init__(self, add_parser: Callable[..., ArgumentParser], shared: ArgumentParser) -> None:
+        self._add_parser, self._shared = add_parser, shared
+
+    def __call__(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
+        """Add a verb with its help."""
+        parser = self._made(name, about, example)
+        parser.set_defaults(verb=verb)
+        return parser
+
+    def act(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
+        """Add a verb that changes something."""
+        parser = self(name, verb, about, example)
+        parser.add_argument("--reason", default="", help="why, for the history")
+        parser.add_argument(
+            "--request-id", metavar="ID", help="act once under this id (default: a new one)"
+        )
+        return parser
+
+    def group(self, name: str, about: str, example: str) -> "_Adder":
+        """Add a verb that has verbs of its own."""
+        parser = self._made(name, about, example)
+        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+        return _Adder(verbs.add_parser, self._shared)
+
+    def _made(self, name: str, about: str, example: str) -> ArgumentParser:
+        return self._add_parser(
+            name,
+            help=about,
+            parents=[self._shared],
+            description=f"{about[:1].upper()}{about[1:]}.",
+            epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+
+def _parser(
+    name: str, *, parents: list[ArgumentParser], description: str, epilog: str
+) -> ArgumentParser:
+    return ArgumentParser(
+        prog=name,
+        parents=parents,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _shared() -> ArgumentParser:
+    """Options that may stand before the verb or after it."""
+    shared = ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    options = shared.add_argument_group("options of all verbs")
+    options.add_argument(
+        "--endpoint",
+        type=endpoint,
+        metavar="HOST:PORT",
+        help=f"the controller (default: {ENDPOINT_VARIABLE}, else {DEFAULT_ENDPOINT})",
+    )
+    options.add_argument(
+        "--deployment", metavar="NAME", help="which deployment (default: the only one there is)"
+    )
+    options.add_argument(
+        "-o",
+        "--output",
+        choices=[str(output) for output in Output],
+        metavar="FORMAT",
+        help="table for people (default), json or yaml with stable keys for machines",
+    )
+    options.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help="longest to wait for the whole command, e.g. 10s (default: 30s; 10m with --wait)",
+    )
+    return shared
+
+
+def _add_reads(add: _Adder) -> None:
+    add("status", reads.status, "show how every deployment stands", "eplbctl status -o json")
+    heat = add(
+        "heat", reads.heat, "show how many tokens each expert got", "eplbctl heat --layer 0-3"
+    )
+    heat.add_argument(
+        "--layer",
+        dest="layers",
+        type=layers,
+        default=(),
+        metavar="N",
+        help="MoE layers to show: 3, 0-7 or 0,4,8-11 (default: all)",
+    )
+    plan = add(
+        "plan",
+        reads.plan,
+        "draw, price and judge a plan; changes nothing",
+        "eplbctl plan --exit-code",
+    )
+    _say_what_to_plan(plan)
+    plan.add_argument("--reason", default="", help="why, for the history")
+    plan.add_argument(
+        "--exit-code", action="store_true", help="exit with 10 if the plan would change something"
+    )
+    explain = add(
+        "explain", reads.explain, "show a plan with every gate that spoke", "eplbctl explain 7f3a"
+    )
+    _name_plan(explain)
+    history = add("history", reads.history, "show what happened, newest first", "eplbctl history")
+    history.add_argument(
+        "--limit", type=whole_number, default=20, metavar="N", help="most lines (default: 20)"
+    )
+
+
+def _add_acts(add: _Adder) -> None:
+    apply = add.act(
+        "apply", acts.apply, "start a plan that `plan` drew", "eplbctl apply 7f3a --wait"
+    )
+    _name_plan(apply)
+    _offer_wait(apply)
+    rebalance = add.act(
+        "rebalance",
+        acts.rebalance,
+        "draw a plan and carry it out unless its verdict is no",
+        'eplbctl rebalance --layers 0-7 --reason "evening peak" --wait',
+    )
+    _say_what_to_plan(rebalance)
+    _offer_wait(rebalance)
+    abort = add.act(
+        "abort",
+        acts.abort,
+        "end a plan after its running wave; what stands is valid",
+        "eplbctl abort 7f3a",
+    )
+    _name_plan(abort)
+    rollback = add.act(
+        "rollback",
+        acts.rollback,
+        "return to an earlier placement, by a plan like any other",
+        "eplbctl rollback --to 38 --wait",
+    )
+    rollback.add_argument(
+        "--to",
+        type=whole_number,
+        default=0,
+        metavar="EPOCH",
+        help="epoch to return to (default: the one before; `history` lists them)",
+    )
+    _offer_wait(rollback)
+    freeze = add.act(
+        "freeze",
+        acts.freeze,
+        "allow no automatic plan for a time; a running wave finishes",
+        'eplbctl freeze --for 30m --reason "load test"',
+    )
+    freeze.add_argument(
+        "--for",
+        dest="seconds",
+        type=duration,
+        required=True,
+        metavar="TIME",
+        help="for how long: 90s, 30m, 2h, 1d",
+    )
+    unfreeze = add.act("unfreeze", acts.freeze, "lift a freeze", "eplbctl unfreeze")
+    unfreeze.set_defaults(seconds=0.0)
+    resume = add.act(
+        "resume",
+        acts.resume,
+        "clear a halt, after an audit that passes on all ranks",
+        "eplbctl resume 3",
+    )
+    resume.add_argument(
+        "halt",
+        type=whole_number,
+        nargs="?",
+        metavar="HALT",
+        help="number of the halt, as `status` shows it (default: the one that stands)",
+    )
+
+
+def _add_files(add: _Adder) -> None:
+    export = add(
+        "export", reads.export, "write a placement as an expert map", "eplbctl export map.json"
+    )
+    export.add_argument("file", type=Path, nargs="?", metavar="FILE", help="default: stdout")
+    export.add_argument(
+        "--epoch", type=whole_number, default=0, metavar="EPOCH", help="default: the served one"
+    )
+    imported = add.act(
+        "import",
+        acts.import_map,
+        "go to the placement of an expert map",
+        "eplbctl import map.json --wait",
+    )
+    imported.add_argument("file", type=Path, metavar="FILE", help="expert map, JSON")
+    imported.add_argument(
+        "--reshape",
+        action="store_true",
+        help="fit a map that was made for other slot counts to this deployment",
+    )
+    _offer_wait(imported)
+    group = add.group(
+        "map", "work on expert-map files, without a controller", "eplbctl map validate map.json"
+    )
+    validate = group(
+        "validate",
+        maps.validate,
+        "check a file against every rule; never writes",
+        "eplbctl map validate map.json",
+    )
+    validate.add_argument("file", type=Path, metavar="FILE", help="expert map, JSON")
+    validate.add_argument(
+        "--experts",
+        type=whole_number,
+        metavar="N",
+        help="experts of the model (default: as many as the highest id in the file says)",
+    )
+
+
+def _add_config(add: _Adder) -> None:
+    config = add.group(
+        "config", "show or change gates and budgets", f"eplbctl config set {EXAMPLE}"
+    )
+    get = config("get", reads.config_get, "show settings", "eplbctl config get budget.max_moves")
+    get.add_argument("names", nargs="*", metavar="NAME", help="default: all that can be changed")
+    change = config.act(
+        "set", acts.config_set, "change settings, all or none", f"eplbctl config set {EXAMPLE}"
+    )
+    change.add_argument(
+        "values",
+        nargs="+",
+        type=assignment,
+        metavar="NAME=VALUE",
+        help="a value is JSON or a word; null goes back to what the service was started with",
+    )
+
+
+def _say_what_to_plan(parser: ArgumentParser) -> None:
+    parser.add_argument("--policy", default="", metavar="NAME", help="default: the configured one")
+    parser.add_argument(
+        "--layers",
+        type=layers,
+        default=(),
+        metavar="N",
+        help="MoE layers that may change: 3, 0-7 or 0,4,8-11 (default: all)",
+    )
+
+
+def _name_plan(parser: ArgumentParser) -> None:
+    parser.add_argument("plan", metavar="PLAN", help="id of the plan, as `plan` printed it")
+
+
+def _offer_wait(parser: ArgumentParser) -> None:
+    parser.add_argument("--wait", action="store_true", help="wait until the plan is over")

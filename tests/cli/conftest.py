@@ -1,0 +1,99 @@
+"""eplbctl against a real server with desks that remember what they were asked."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+
+from eplb_service.cli.main import main
+from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
+from tests.server.desks import Counters, Operators, Ranks
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Ctl = Callable[..., Ran]
+
+
+class Serving:
+    """A server on a loop and thread of its own, as another process's would be."""
+
+    def __init__(self) -> None:
+        self.operators = Operators()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="server")
+        self._thread.start()
+        desks = Desks(Ranks(), self.operators, self.operators, self.operators)
+        self._server = ControllerServer(desks, Counters(), ServerOptions(stop_grace_s=0.1))
+        self.port = self.run(self._server.start())
+
+    def run(self, work: Coroutine[None, None, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def close(self) -> None:
+        self.run(self._server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="session")
+def _one_server() -> Iterator[Serving]:
+    serving = Serving()
+    yield serving
+    serving.close()
+
+
+@pytest.fixture
+def operators(_one_server: Serving) -> Operators:
+    """The desk of operators, as it is before anybody asked."""
+    fresh = Operators()
+    vars(_one_server.operators).update(vars(fresh))
+    return _one_server.operators
+
+
+@pytest.fixture
+def silent_acts(_one_server: Serving, operators: Operators) -> Iterator[None]:
+    """Acts are answered only when the test is over."""
+    gate = operators.gate = asyncio.Event()
+    yield
+
+    async def let_it_end() -> None:
+        gate.set()
+        async with asyncio.timeout(5):
+            while not operators.asked:
+                await asyncio.sleep(0.01)
+
+    _one_server.run(let_it_end())
+
+
+@pytest.fixture
+def ctl(
+    _one_server: Serving,
+    operators: Operators,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Ctl:
+    """Run eplbctl with EPLB_ENDPOINT set to the server."""
+    del operators
+    monkeypatch.setenv("EPLB_ENDPOINT", f"127.0.0.1:{_one_server.port}")
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def run(*words: str) -> Ran:
+        code = main(words)
+        captured = capsys.readouterr()
+        return Ran(code, captured.out, captured.err)
+
+    return run
