@@ -1,6 +1,7 @@
 """The worker agent as the demo's step loop sees it."""
 
 from benchmarks.demo.engine import HookState
+from benchmarks.demo.model import AGREE_EVERY
 from benchmarks.demo.records import AgentSetup
 from moe_runtime.runtime import MoeRuntime, StepKind
 from worker_agent.main import attach
@@ -25,7 +26,7 @@ class AgentHook:
         settings = AgentSettings(
             endpoint=setup.endpoint,
             deployment=DeploymentSettings(model=setup.model),
-            agree_every=setup.agree_every,
+            agree_every=AGREE_EVERY,
             group_timeout_s=_GROUP_TIMEOUT_S,
         )
         self._hook = attach(runtime, settings=settings)

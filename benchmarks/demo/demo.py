@@ -1,13 +1,18 @@
 """The demo from its first process to its last."""
 
 import sys
+import tempfile
+from pathlib import Path
 
 from benchmarks.demo import screen
+from benchmarks.demo.control import ControllerProcess
 from benchmarks.demo.ledger import Ledger
 from benchmarks.demo.model import BYTES_PER_EXPERT
+from benchmarks.demo.plans import PlanReader
 from benchmarks.demo.ranks import Ranks
-from benchmarks.demo.summary import LAST, PlanLine, complaints, summarise
-from benchmarks.demo.supervisor import Options, Segment, await_ready, run_segment
+from benchmarks.demo.records import AgentSetup
+from benchmarks.demo.summary import LAST, Summary, complaints, summarise
+from benchmarks.demo.supervisor import Options, Segment, await_ready, listen, run_segment
 from moe_runtime.runtime import SlotLayout
 
 __all__ = ["run"]
@@ -15,39 +20,84 @@ __all__ = ["run"]
 _LAYOUT = SlotLayout((10,) * 8)
 """Eight ranks with two spare slots each."""
 _STAGING_ROWS = 10
+_MODEL = "demo"
 
 
 def run(options: Options) -> int:
-    """Serve without a control plane, then with one; print and write what was measured."""
-    with Ranks(_LAYOUT, staging_rows=_STAGING_ROWS) as ranks:
+    """Serve without a control plane, then with one; print and write what was measured.
+
+    Returns the exit code: 1 if something was not as it must be.
+    """
+    print(f"starting {_LAYOUT.num_ranks} ranks", flush=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="eplb-demo-") as folder,
+        Ranks(_LAYOUT, staging_rows=_STAGING_ROWS) as ranks,
+    ):
         await_ready(ranks)
         paired = _without_control_plane(ranks, options)
-        ledger = _with_control_plane(ranks, options)
-        summary = summarise(
-            run=ledger, paired=paired, plans=_no_plans(), bytes_per_expert=BYTES_PER_EXPERT
-        )
-    summary.write(options.summary)
-    print(screen.report(summary))
-    wrong = complaints(summary)
-    for complaint in wrong:
-        print(complaint, file=sys.stderr)
-    return 1 if wrong else 0
+        print("starting Ray and the controller", flush=True)
+        log = options.summary.with_name("demo-controller.log")
+        with (
+            ControllerProcess(Path(folder), log) as controller,
+            PlanReader(controller.endpoint) as reader,
+        ):
+            print(f"controller at {controller.endpoint}, {controller.metrics_url}", flush=True)
+            ledger = _with_control_plane(ranks, options, controller, reader)
+            summary = summarise(
+                run=ledger, paired=paired, plans=reader.plans(), bytes_per_expert=BYTES_PER_EXPERT
+            )
+            code = _conclude(summary, options)
+            if options.keep:
+                _stay_up(ranks, controller, reader)
+    return code
 
 
 def _without_control_plane(ranks: Ranks, options: Options) -> Ledger:
     """Serve the last steps of the schedule on the flat placement."""
     schedule = options.schedule
     num_steps = min(LAST, schedule.num_steps)
-    print(f"serving {num_steps} steps without a control plane, for comparison")
-    print(screen.header(), flush=True)
+    print(f"serving {num_steps} steps without a control plane, for comparison", flush=True)
     segment = Segment(schedule, schedule.num_steps - num_steps, num_steps, agent=None)
-    return run_segment(ranks, segment, _no_plans)
+    return run_segment(ranks, segment, list)
 
 
-def _with_control_plane(ranks: Ranks, options: Options) -> Ledger:
+def _with_control_plane(
+    ranks: Ranks, options: Options, controller: ControllerProcess, reader: PlanReader
+) -> Ledger:
+    """Serve the whole schedule, with an agent beside every rank."""
     schedule = options.schedule
-    return run_segment(ranks, Segment(schedule, 0, schedule.num_steps, agent=None), _no_plans)
+    print(f"serving {schedule.num_steps} steps with a control plane", flush=True)
+    segment = Segment(
+        schedule,
+        first_step=0,
+        num_steps=schedule.num_steps,
+        agent=AgentSetup(controller.endpoint, _MODEL),
+        goes_on=options.keep,
+    )
+    return run_segment(ranks, segment, reader.plans)
 
 
-def _no_plans() -> list[PlanLine]:
-    return []
+def _conclude(summary: Summary, options: Options) -> int:
+    summary.write(options.summary)
+    print()
+    print(screen.report(summary))
+    print(f"written to {options.summary}", flush=True)
+    wrong = complaints(summary)
+    for complaint in wrong:
+        print(complaint, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _stay_up(ranks: Ranks, controller: ControllerProcess, reader: PlanReader) -> None:
+    """Serve on until Ctrl-C."""
+    print(
+        "\nThe demo stays up; its domains come again and again. Try, in another terminal:\n"
+        f'  make ctl ARGS="--endpoint {controller.endpoint} status"\n'
+        f'  make ctl ARGS="--endpoint {controller.endpoint} plan"\n'
+        f'  make ctl ARGS="--endpoint {controller.endpoint} history"\n'
+        "Ctrl-C takes everything down.",
+        flush=True,
+    )
+    nothing = Ledger(num_ranks=ranks.num_ranks, first_step=0, num_steps=0, num_layers=0)
+    for _ in listen(ranks, nothing, lambda: screen.plans_line(reader.plans())):
+        pass

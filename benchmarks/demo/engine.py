@@ -83,14 +83,14 @@ class Rank:
     tell: Tell
 
 
-def serve(command: Serve, rank: Rank, traffic: Traffic) -> None:
+def serve(command: Serve, rank: Rank, traffic: Traffic, starts_at_s: float) -> None:
     """Serve every step of a segment at its slot; return when each of them has been checked."""
     interval_s = command.schedule.interval_s
     records: list[StepRecord] = []
     batch = traffic.batch(command.first_step, rank.number)
     for number in range(command.num_steps):
         step = command.first_step + number
-        slot_s = command.starts_at_s + number * interval_s
+        slot_s = starts_at_s + number * interval_s
         _sleep_until(slot_s)
         records.append(_step(rank, step, batch, slot_s))
         if number + 1 < command.num_steps:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.demo.control import ControllerFailed
 from benchmarks.demo.demo import run
 from benchmarks.demo.ranks import RankFailed
 from benchmarks.demo.supervisor import Options
@@ -21,18 +22,20 @@ _INTERRUPTED = 130
 
 def main() -> int:
     """Run the demo and return its exit code: 0 if everything was right and balanced."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         return run(_options())
     except KeyboardInterrupt:
         print("interrupted; everything is taken down", file=sys.stderr)
         return _INTERRUPTED
-    except RankFailed as failed:
+    except (RankFailed, ControllerFailed) as failed:
         print(failed, file=sys.stderr)
         return 1
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not stop the clean-up
     raise KeyboardInterrupt
 
 

@@ -14,7 +14,7 @@ from moe_runtime.runtime import (
     Start,
 )
 
-__all__ = ["BYTES_PER_EXPERT", "NUM_EXPERTS", "NUM_LAYERS", "SHAPE", "flat_start"]
+__all__ = ["AGREE_EVERY", "BYTES_PER_EXPERT", "NUM_EXPERTS", "NUM_LAYERS", "SHAPE", "flat_start"]
 
 NUM_LAYERS = 3
 NUM_EXPERTS = 64
@@ -36,6 +36,9 @@ SHAPE = StackShape(
 
 BYTES_PER_EXPERT = 3 * SHAPE.routed_width * SHAPE.intermediate * 4
 """Gate, up and down projection in float32."""
+
+AGREE_EVERY = 4
+"""Steps from one agreement of the ranks to the next; agents and controller are told the same."""
 
 
 def flat_start(layout: SlotLayout, rank: int, *, staging_rows: int) -> Start:

@@ -10,12 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from benchmarks.demo.records import Failed, Progress, Ready, SegmentDone, Serve, Stop
+from benchmarks.demo.records import Begin, Failed, Progress, Ready, SegmentDone, Serve, Stop
 from benchmarks.demo.worker import Place, run
 from moe_runtime.runtime import SlotLayout
 
 __all__ = ["RankFailed", "Ranks"]
 
+Command = Serve | Begin | Stop
 Word = Ready | Progress | SegmentDone
 
 _END_S = 3.0
@@ -24,7 +25,7 @@ _END_S = 3.0
 class _Pipe(Protocol):
     """The supervisor's end of what joins it to a rank."""
 
-    def send(self, obj: Serve | Stop) -> None: ...
+    def send(self, obj: Command) -> None: ...
     def recv(self) -> Word | Failed: ...
     def close(self) -> None: ...
     def fileno(self) -> int: ...
@@ -82,8 +83,8 @@ class Ranks:
         """Process ids of the ranks, in order."""
         return tuple(process.pid for process in self._processes if process.pid is not None)
 
-    def serve(self, command: Serve) -> None:
-        """Tell every rank what to serve."""
+    def tell(self, command: Serve | Begin) -> None:
+        """Tell every rank what to do next."""
         self._send(command)
 
     def words(self, *, timeout_s: float) -> Iterator[Word]:
@@ -103,7 +104,7 @@ class Ranks:
                 raise RankFailed(f"rank {rank} could not go on:\n{word.text}")
             yield word
 
-    def _send(self, command: Serve | Stop) -> None:
+    def _send(self, command: Command) -> None:
         for pipe in self._pipes:
             pipe.send(command)
 

@@ -9,6 +9,7 @@ from benchmarks.traffic import Schedule
 
 __all__ = [
     "AgentSetup",
+    "Begin",
     "Checked",
     "Failed",
     "Progress",
@@ -58,7 +59,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The rank can serve."""
+    """The rank waits for the next command."""
 
     rank: int
 
@@ -84,21 +85,25 @@ class AgentSetup:
 
     endpoint: str
     model: str
-    agree_every: int
-    """Steps from one agreement to the next; the controller is told the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Serve some steps of a schedule, from the flat placement on."""
+    """Get ready to serve some steps of a schedule, from the flat placement on."""
 
     schedule: Schedule
     first_step: int
     num_steps: int
-    starts_at_s: float
-    """Monotonic clock; the slot of the first step."""
     agent: AgentSetup | None
     """None: serve without a control plane."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Every rank is ready; serve."""
+
+    starts_at_s: float
+    """Monotonic clock; the slot of the first step."""
 
 
 @dataclass(frozen=True, slots=True)

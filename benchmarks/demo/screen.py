@@ -7,7 +7,7 @@ from benchmarks.demo.ledger import Ledger
 from benchmarks.demo.summary import Outputs, PlanLine, Summary
 from benchmarks.traffic import Schedule
 
-__all__ = ["header", "line", "report"]
+__all__ = ["header", "line", "plans_line", "report"]
 
 _RECENT = 50
 """Steps whose load is shown as the present one."""
@@ -30,14 +30,19 @@ def line(ledger: Ledger, schedule: Schedule, plans: list[PlanLine]) -> str:
     by_layer = measures.imbalance(ledger.load_NTL[:, recent])
     wrong = measures.num_wrong(ledger.error_NT[:, :done], tolerance=1e-5)
     late_ms = 1e3 * float(ledger.late_s_NT[:, recent].max())
-    told = ", ".join(f"{plan.plan_id} {plan.verdict} {plan.phase}" for plan in plans[-2:])
     return (
         f"{ledger.first_step + done:>6} {schedule.domain(ledger.first_step + done - 1):<10} "
         f"{' '.join(f'{value:.2f}' for value in by_layer):<20} "
         f"{int(ledger.epoch_NT[:, done - 1].max()):>5} {int(ledger.installed_NT.sum()):>6} "
         f"{int(ledger.is_migrating_NT[:, recent].max(axis=0).sum()):>9} {wrong:>5} "
-        f"{late_ms:>8.1f}  {told or '-'}"
+        f"{late_ms:>8.1f}  {plans_line(plans)}"
     )
+
+
+def plans_line(plans: list[PlanLine]) -> str:
+    """Return the newest plans in a few words."""
+    told = [f"{plan.plan_id} {plan.verdict} {plan.phase}" for plan in plans[-2:]]
+    return ", ".join(told) or "-"
 
 
 def report(summary: Summary) -> str:

@@ -1,7 +1,7 @@
 """Runs the demo: ranks, then the controller, then the measurements, and takes it all down."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,12 +9,14 @@ from benchmarks.demo import screen
 from benchmarks.demo.ledger import Ledger
 from benchmarks.demo.model import NUM_LAYERS
 from benchmarks.demo.ranks import RankFailed, Ranks
-from benchmarks.demo.records import AgentSetup, Progress, Ready, SegmentDone, Serve
+from benchmarks.demo.records import AgentSetup, Begin, Progress, Ready, SegmentDone, Serve
 from benchmarks.demo.summary import PlanLine
 from benchmarks.traffic import Schedule
 
-__all__ = ["Options", "Segment", "await_ready", "run_segment"]
+__all__ = ["Options", "Segment", "await_ready", "listen", "run_segment"]
 
+_FOR_EVER = 10**9
+"""Steps of a segment that goes on."""
 _LEAD_S = 0.5
 """From the command to the first step, so that every rank has it in time."""
 _START_S = 60.0
@@ -46,7 +48,7 @@ class Segment:
 
 
 def await_ready(ranks: Ranks) -> None:
-    """Wait until every rank can serve. Raises RankFailed."""
+    """Wait until every rank waits for the next command. Raises RankFailed."""
     ready: set[int] = set()
     give_up_at = time.monotonic() + _START_S
     while len(ready) < ranks.num_ranks:
@@ -62,18 +64,33 @@ def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLin
 
     Raises RankFailed.
     """
+    num_steps = _FOR_EVER if segment.goes_on else segment.num_steps
+    ranks.tell(Serve(segment.schedule, segment.first_step, num_steps, segment.agent))
+    await_ready(ranks)
+    ranks.tell(Begin(time.monotonic() + _LEAD_S))
+    print(screen.header(), flush=True)
     ledger = Ledger(
         num_ranks=ranks.num_ranks,
         first_step=segment.first_step,
         num_steps=segment.num_steps,
         num_layers=NUM_LAYERS,
     )
-    num_steps = _FOR_EVER if segment.goes_on else segment.num_steps
-    starts_at_s = time.monotonic() + _LEAD_S
-    ranks.serve(Serve(segment.schedule, segment.first_step, num_steps, starts_at_s, segment.agent))
+    for done in listen(ranks, ledger, lambda: screen.line(ledger, segment.schedule, plans())):
+        if done == ranks.num_ranks or (segment.goes_on and ledger.is_complete):
+            break
+    return ledger
+
+
+def listen(ranks: Ranks, ledger: Ledger, line: Callable[[], str]) -> Iterator[int]:
+    """Write down what ranks say, and yield again and again how many have done all their steps.
+
+    line()    what to show every few seconds
+
+    Raises RankFailed for a rank that cannot go on, or when all are silent for long.
+    """
     done: set[int] = set()
     heard_at = shown_at = time.monotonic()
-    while len(done) < ranks.num_ranks and not (segment.goes_on and ledger.is_complete):
+    while True:
         for word in ranks.words(timeout_s=_LOOK_S):
             heard_at = time.monotonic()
             match word:
@@ -88,8 +105,5 @@ def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLin
             raise RankFailed(f"no rank said a word for {_SILENCE_S:.0f} s")
         if now > shown_at + _SHOW_EVERY_S:
             shown_at = now
-            print(screen.line(ledger, segment.schedule, plans()), flush=True)
-    return ledger
-
-
-_FOR_EVER = 10**9
+            print(line(), flush=True)
+        yield len(done)

@@ -17,6 +17,7 @@ from benchmarks.demo.checker import Checker
 from benchmarks.demo.engine import NoAgent, Rank, serve
 from benchmarks.demo.model import SHAPE, flat_start
 from benchmarks.demo.records import (
+    Begin,
     Checked,
     Failed,
     Progress,
@@ -83,13 +84,11 @@ def _obey(place: Place, supervisor: Connection) -> None:
     model = SyntheticModel(SHAPE)
     reference = DenseReference(model)
     while True:
-        command: Serve | Stop = supervisor.recv()
-        match command:
-            case Stop():
-                return
-            case Serve():
-                _serve(place, command, reference, supervisor)
-                supervisor.send(SegmentDone(place.rank))
+        command: Serve | Begin | Stop = supervisor.recv()
+        if not isinstance(command, Serve):
+            return
+        _serve(place, command, reference, supervisor)
+        supervisor.send(SegmentDone(place.rank))
 
 
 def _serve(place: Place, command: Serve, reference: DenseReference, supervisor: Connection) -> None:
@@ -107,7 +106,11 @@ def _serve(place: Place, command: Serve, reference: DenseReference, supervisor: 
 
     hook = NoAgent() if command.agent is None else AgentHook(runtime, command.agent)
     try:
-        checker = Checker(reference, time.monotonic)
-        serve(command, Rank(place.rank, runtime, hook, checker, tell), traffic)
+        supervisor.send(Ready(place.rank))
+        begin: Serve | Begin | Stop = supervisor.recv()
+        if isinstance(begin, Begin):
+            checker = Checker(reference, time.monotonic)
+            rank = Rank(place.rank, runtime, hook, checker, tell)
+            serve(command, rank, traffic, begin.starts_at_s)
     finally:
         hook.close()

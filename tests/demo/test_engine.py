@@ -92,8 +92,8 @@ def serve_alone(runtime: MoeRuntime, num_steps: int) -> tuple[list[StepRecord], 
     schedule = replace(SCHEDULE, interval_s=0.001)
     traffic = Traffic(schedule, width=SHAPE.width, seed=1)
     checker = Checker(DenseReference(SyntheticModel(SHAPE)), time.monotonic)
-    command = Serve(schedule, 0, num_steps, time.monotonic(), None)
-    serve(command, Rank(0, runtime, NoAgent(), checker, tell), traffic)
+    command = Serve(schedule, 0, num_steps, agent=None)
+    serve(command, Rank(0, runtime, NoAgent(), checker, tell), traffic, time.monotonic())
     return steps, checks
 
 
