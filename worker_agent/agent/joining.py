@@ -3,8 +3,9 @@
 Runs once at attach, on the engine's thread, over the agreement's group.
 """
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from eplb_service.protocol.attach import Loaded, placement_to_load, require_same
 from eplb_service.protocol.messages import Welcome
 from worker_agent.ports.engine import EnginePort
 from worker_agent.ports.group import GroupPort
+
+log = logging.getLogger(__name__)
 
 UNHEARD = (1 << 63) - 1
 """Loses against anything that a rank says; nothing that is gathered is that large."""
@@ -31,6 +34,16 @@ class Serving:
     placement: Placement
     table: IntArray
     """[L, E, J] this rank's dispatch table."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Offer:
+    """What one rank was told to load."""
+
+    epoch: Epoch
+    placement: Placement
+    table: IntArray
+    """[L, E, J] this rank's dispatch table; each rank is told its own alone."""
 
 
 def gather(group: GroupPort, values: Sequence[int]) -> list[tuple[int, ...]]:
@@ -65,43 +78,47 @@ def initial_serving(group: GroupPort, placement: Placement, table: IntArray) -> 
     return Serving(name, placement, table)
 
 
-def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Serving | None:
-    """Return what a Welcome offers to load; None where there is none, or none that fits here.
-
-    Until all ranks have told theirs, the name's digest is that of this rank's own table.
-    """
+def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Offer | None:
+    """Return what a Welcome offers to load; None where there is none, or none that fits here."""
     if welcome is None:
         return None
-    placement, shares = welcome.placement, welcome.shares
+    placement = welcome.placement
     try:
         require_fit(placement, initial.placement)
         require_sound(placement)
-        table = _table_of(shares, rank, initial, placement)
-    except EplbError:
+        table = _table_of(welcome.shares, rank, initial, placement)
+    except EplbError as error:
+        log.warning("welcome does not fit", extra={"code": error.code, "text": str(error)})
         return None
-    name = ShareName(welcome.epoch, placement.digest(), Revision(0), table_digest(table))
-    return Serving(name, placement, table)
+    return Offer(welcome.epoch, placement, table)
 
 
 def load_together(
-    group: GroupPort, engine: EnginePort, initial: Serving, offer: Serving | None
+    group: GroupPort, engine: EnginePort, initial: Serving, offer: Offer | None
 ) -> Serving:
     """Load what all ranks were offered, or else leave all at the initial. Collective."""
-    tables = [Digest(row[0]) for row in gather(group, (offer.name.digest if offer else 0,))]
+    told = (NO_OFFER, 0, 0)
     if offer is not None:
-        offer = replace(offer, name=replace(offer.name, digest=shares_digest(tables)))
-    offered = [_as_name(told) for told in gather(group, _as_ints(offer.name if offer else None))]
+        told = (offer.epoch, offer.placement.digest(), table_digest(offer.table))
+    heard = gather(group, told)
+    shares = shares_digest([Digest(row[2]) for row in heard])
+    offered = [
+        None
+        if row[0] == NO_OFFER
+        else ShareName(Epoch(row[0]), Digest(row[1]), Revision(0), shares)
+        for row in heard
+    ]
     chosen = placement_to_load(offered)
     if offer is None or chosen is None or chosen == initial.name:
         return initial
     engine.load(offer.placement, offer.table)
-    return offer
+    return Serving(chosen, offer.placement, offer.table)
 
 
 def require_equal_start(group: GroupPort, settings: Digest, served: ShareName) -> None:
     """Raise AttachRefused unless every rank has the same settings and serves the same."""
-    told = gather(group, (settings, *_as_ints(served)))
-    require_same([Loaded(Digest(row[0]), _require_name(row[1:])) for row in told])
+    own = (settings, served.epoch, served.placement, served.revision, served.digest)
+    require_same([_loaded(row) for row in gather(group, own)])
 
 
 def _table_of(shares: Shares, rank: int, initial: Serving, placement: Placement) -> IntArray:
@@ -120,15 +137,6 @@ def _table_of(shares: Shares, rank: int, initial: Serving, placement: Placement)
     return table
 
 
-def _as_ints(name: ShareName | None) -> tuple[int, int, int, int]:
-    if name is None:
-        return (NO_OFFER, 0, 0, 0)
-    return (name.epoch, name.placement, name.revision, name.digest)
-
-
-def _as_name(told: Sequence[int]) -> ShareName | None:
-    return None if told[0] == NO_OFFER else _require_name(told)
-
-
-def _require_name(told: Sequence[int]) -> ShareName:
-    return ShareName(Epoch(told[0]), Digest(told[1]), Revision(told[2]), Digest(told[3]))
+def _loaded(told: Sequence[int]) -> Loaded:
+    name = ShareName(Epoch(told[1]), Digest(told[2]), Revision(told[3]), Digest(told[4]))
+    return Loaded(Digest(told[0]), name)
