@@ -115,6 +115,8 @@ def test_hellos_of_an_older_incarnation_close_nothing() -> None:
     table.greet()
     stale = table.lose(Hello)
     table.restart()
+    stale += table.lose(Hello)
+    table.restart()
     table.hand_on(Hello, 0)
     for letter in stale:
         table.give(letter)
