@@ -5,7 +5,7 @@ import numpy as np
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.machine_state import DeploymentState
 from eplb_service.controller.plan_book import KeptPlan
-from eplb_service.controller.runs import halt_text
+from eplb_service.controller.runs import halt_of
 from eplb_service.controller.views import (
     HeatView,
     ImbalanceView,
@@ -161,11 +161,9 @@ def _operation_view(
 
 
 def _halt(state: DeploymentState) -> HaltStatus:
-    members = state.membership.known if state.membership else ()
-    for member in members:
-        if member.status.halt.is_active:
-            return member.status.halt
-    return HaltStatus(0, is_active=True, reason=state.fault) if halt_text(state) else NO_HALT
+    if state.fault:
+        return HaltStatus(0, is_active=True, reason=state.fault)
+    return halt_of(state) or NO_HALT
 
 
 def _running_view(deployment: Deployment, state: DeploymentState) -> RunningView | None:

@@ -22,7 +22,8 @@ from eplb_service.domain.errors import (
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.plan import Plan
 from eplb_service.domain.wave import wave_digest
-from eplb_service.protocol.messages import WaveName
+from eplb_service.protocol.messages import HaltStatus, WaveName
+from eplb_service.protocol.rank_agreed import RAISED_ELSEWHERE
 
 AGREEMENTS_BESIDE_ROUNDS = 3
 """Accept, staged-to-armed and cut over each need an agreement of their own."""
@@ -52,14 +53,20 @@ def obstacle(state: DeploymentState, plan: Plan) -> EplbError | None:
 
 def halt_text(state: DeploymentState) -> str:
     """Name the halt or fault that stands; empty where none does."""
-    if state.fault:
+    halt = halt_of(state)
+    if state.fault or halt is None:
         return state.fault
+    return f"halt {halt.number} stands: {halt.reason}"
+
+
+def halt_of(state: DeploymentState) -> HaltStatus | None:
+    """Return the halt that stands, in the words of the rank that raised it; None without one."""
     members = state.membership.known if state.membership else ()
-    for member in members:
-        halt = member.status.halt
-        if halt.is_active:
-            return f"halt {halt.number} stands: {halt.reason}"
-    return ""
+    halts = [(m.profile.rank, m.status.halt) for m in members if m.status.halt.is_active]
+    raised = [(rank, halt) for rank, halt in halts if halt.reason != RAISED_ELSEWHERE]
+    for rank, halt in raised:
+        return replace(halt, reason=f"rank {rank}: {halt.reason}")
+    return halts[0][1] if halts else None
 
 
 def missing_ranks(state: DeploymentState) -> list[int]:

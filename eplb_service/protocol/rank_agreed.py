@@ -35,6 +35,9 @@ from eplb_service.protocol.rank_state import (
     Switch,
 )
 
+RAISED_ELSEWHERE = "raised by another rank"
+"""Reason of a halt at a rank that did not raise it."""
+
 
 def agreed(state: RankState, event: Agreed) -> Step:
     """Do what the group agreed before `event.step`."""
@@ -68,7 +71,7 @@ def _halt(state: RankState, agreement: Agreement) -> Step:
     before = state.halt
     number = before.status.number + (1 if agreement.is_any_raising else 0)
     reason = before.wish_reason or (
-        "raised by another rank" if agreement.is_any_raising else before.status.reason
+        RAISED_ELSEWHERE if agreement.is_any_raising else before.status.reason
     )
     after = HaltStatus(number, is_active=True, reason=reason)
     effects: tuple[Effect, ...] = ()

@@ -134,8 +134,9 @@ def run_events(state: DeploymentState, *events: Event) -> tuple[DeploymentState,
 
 def group(incarnation: int = 1) -> DeploymentState:
     """Two ranks that have greeted and serve FLAT at epoch 0."""
-    state, _ = begin(hello(0, incarnation=incarnation), pace=PACE, now_s=0.0)
-    state, _ = step(state, RankGreeted(hello(1, incarnation=incarnation)))
+    state = begin(hello(0, incarnation=incarnation), pace=PACE, now_s=0.0)
+    for rank in (0, 1):
+        state, _ = step(state, RankGreeted(hello(rank, incarnation=incarnation)))
     return state
 
 

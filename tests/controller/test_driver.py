@@ -76,10 +76,7 @@ async def bench(
         assert found
         state = recovered_state(found, pace=PACE, now_s=0.0)
     else:
-        state, _ = begin(ranks[0].greeting(), pace=PACE, now_s=0.0)
-        state = DeploymentState(
-            None, state.serving, state.settled, state.highest_epoch, None, None, None, "", PACE, 0.0
-        )
+        state = begin(ranks[0].greeting(), pace=PACE, now_s=0.0)
     driver = DeploymentDriver(
         state,
         errands=Errands(
