@@ -1,7 +1,7 @@
 """A whole controller in one process, with ranks that are only their protocol machines."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -98,9 +98,7 @@ class Office:
                         is_closing=False,
                         received=np.ascontiguousarray(total[:, layout.slots_of(rank)]),
                         sent_total=copies,
-                        sent=SentCounts(
-                            *(np.zeros(0, dtype=d) for d in (np.int32, np.int32, np.int64))
-                        ),
+                        sent=SentCounts(NO_IDS, NO_IDS, NO_COUNTS),
                         steps=_steps(step, int(copies[0]) // TOP_K),
                     )
                 )
@@ -136,7 +134,7 @@ def act(request_id: str = "", *, reason: str = "test") -> ActRequest:
 @asynccontextmanager
 async def office(
     store: MemoryStore | None = None, settings: Settings = SETTINGS
-) -> AsyncIterator[Office]:
+) -> AsyncGenerator[Office]:
     """A controller that leads, until the block ends."""
     store, figures, runner = store or MemoryStore(), Figures(), HereRunner()
     tools = Tools(store, SystemClock(), figures, SettingsTuner(settings))

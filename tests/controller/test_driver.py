@@ -1,7 +1,7 @@
 """The driver carries a plan through to every rank, whatever the store does meanwhile."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -60,7 +60,7 @@ class Bench:
 @asynccontextmanager
 async def bench(
     store: MemoryStore, *, ranks: list[FakeRank] | None = None, recover: bool = False
-) -> AsyncIterator[Bench]:
+) -> AsyncGenerator[Bench]:
     ranks = start_ranks(FLAT) if ranks is None else ranks
     generation: Generation = await store.acquire()
     seen: list[Effect] = []
