@@ -103,6 +103,9 @@ async def _carry(
     reader: RankReader, messages: Messages, outbox: BoundedOutbox, context: Stream
 ) -> None:
     """Carry words both ways; returns when the rank has no more, raises what ended it else."""
+    # Otherwise the first write does it, and a stream that must end during that write cannot: gRPC
+    # refuses to send its status, and the rank would wait for ever.
+    await context.send_initial_metadata(())
     try:
         async with asyncio.TaskGroup() as tasks:
             others = (

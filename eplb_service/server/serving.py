@@ -64,7 +64,7 @@ class ServerOptions:
             ("grpc.keepalive_timeout_ms", round(self.keepalive_timeout_s * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
             (
-                "grpc.http2.min_recv_ping_interval_without_data_ms",
+                "grpc.http2.min_ping_interval_without_data_ms",
                 round(self.min_ping_interval_s * 1000),
             ),
         )

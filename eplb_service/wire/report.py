@@ -15,7 +15,7 @@ from eplb.v1 import agent_pb2
 
 from eplb_service.domain.errors import InvalidReport, InvalidRequest, InvalidTable
 from eplb_service.domain.ids import CountArray, Epoch, IntArray, Revision
-from eplb_service.domain.report import LoadReport, SentCounts, StepCounts
+from eplb_service.domain.report import CountedUnder, LoadReport, SentCounts, StepCounts
 from eplb_service.wire.enums import PHASE
 from eplb_service.wire.matrix import decode_counts, decode_ints, encode_matrix
 from eplb_service.wire.scalars import digest, require
@@ -30,7 +30,7 @@ def encode_report(report: LoadReport) -> agent_pb2.LoadReport:
     message = agent_pb2.LoadReport(
         epoch=report.epoch,
         placement=report.placement,
-        revision=report.revision,
+        revision=report.under.revision,
         phase=PHASE.encode(report.phase),
         step=report.step,
         reset=report.reset,
@@ -59,9 +59,11 @@ def decode_report(message: agent_pb2.LoadReport) -> LoadReport:
                 reason="shape",
             )
         return LoadReport(
-            epoch=Epoch(_natural(message.epoch, "epoch")),
-            placement=digest(message.placement, "placement"),
-            revision=Revision(_natural(message.revision, "revision")),
+            under=CountedUnder(
+                Epoch(_natural(message.epoch, "epoch")),
+                digest(message.placement, "placement"),
+                Revision(_natural(message.revision, "revision")),
+            ),
             phase=PHASE.decode(message.phase, "phase"),
             step=_natural(message.step, "step"),
             reset=_natural(message.reset, "reset"),

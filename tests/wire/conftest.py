@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from eplb_service.domain.ids import Digest, Epoch, Revision
-from eplb_service.domain.report import LoadReport, Phase, SentCounts, StepCounts
+from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
 
 
 @pytest.fixture
@@ -12,9 +12,7 @@ def kimi_report() -> LoadReport:
     """One rank's slot counts in Kimi K3's shape: 92 layers, 16 slots."""
     none, no_tokens = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
     return LoadReport(
-        epoch=Epoch(41),
-        placement=Digest(7),
-        revision=Revision(2),
+        under=CountedUnder(Epoch(41), Digest(7), Revision(2)),
         phase=Phase.DECODE,
         step=1_000,
         reset=0,

@@ -15,7 +15,7 @@ from eplb_service.domain.deployment import (
 from eplb_service.domain.ids import Digest, Epoch, Generation, Incarnation, Revision
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.report import LoadReport, Phase, SentCounts, StepCounts
+from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
 from eplb_service.domain.shares import Ownership, ShareName, Shares
 from eplb_service.domain.wave import Order, WaveContent
 from eplb_service.protocol import messages as m
@@ -122,9 +122,7 @@ def reports(draw: st.DrawFn) -> LoadReport:
     """A load report, with sent counts or without."""
     layers, slots, sent = draw(st.tuples(*[st.integers(0, 4)] * 3))
     return LoadReport(
-        epoch=draw(epochs),
-        placement=draw(digests),
-        revision=draw(naturals.map(Revision)),
+        under=CountedUnder(draw(epochs), draw(digests), draw(naturals.map(Revision))),
         phase=draw(st.sampled_from(Phase)),
         step=draw(naturals),
         reset=draw(naturals),
@@ -244,3 +242,26 @@ def a_welcome(*, generation: int = 1) -> m.Welcome:
     return m.Welcome(
         Generation(generation), Incarnation(1), Epoch(1), a_placement(), shares_of_rank, 10, 3
     )
+
+
+def a_report() -> LoadReport:
+    """What a_hello's rank may report."""
+    none = np.zeros(0, dtype=np.int32)
+    return LoadReport(
+        CountedUnder(Epoch(1), a_placement().digest(), Revision(0)),
+        Phase.DECODE,
+        10,
+        0,
+        False,  # noqa: FBT003 - is_closing
+        np.array([[3, 1], [2, 2]], dtype=np.int64),
+        np.array([4, 4], dtype=np.int64),
+        SentCounts(none, none, np.zeros(0, dtype=np.int64)),
+        StepCounts(10, 0, 0, 0, 2, 0, 0, 0.5, 0.1),
+    )
+
+
+def a_large_welcome() -> m.Welcome:
+    """About a mebibyte."""
+    tables = np.zeros((1, 64, 64, 64), dtype=np.int32)
+    shares_of_rank = Shares(tables, Ownership.OWN)
+    return m.Welcome(Generation(1), Incarnation(1), Epoch(1), a_placement(), shares_of_rank, 10, 3)
