@@ -15,7 +15,7 @@ from eplb_service.domain.ids import Epoch, Generation, Incarnation
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import PlannedWave
 from eplb_service.domain.report import LoadReport
-from eplb_service.domain.shares import Ownership, even_shares
+from eplb_service.domain.shares import Ownership, Shares, even_shares
 from eplb_service.domain.wave import Order
 from eplb_service.domain.waves import WaveLimits, split
 from eplb_service.protocol.messages import Arm, Down, Hello, Staged, Up, Welcome, Word
@@ -99,10 +99,16 @@ class Script:
             incarnation=hello.incarnation,
             epoch=hello.status.served.epoch,
             placement=hello.placement,
-            shares=even_shares(hello.placement, Ownership.OWN),
+            shares=own_shares(hello.placement, hello.profile.rank),
             report_every_steps=self._report_every_steps,
             sent_every_reports=2,
         )
+
+
+def own_shares(placement: Placement, rank: int) -> Shares:
+    """One rank's table alone, as a controller sends it."""
+    table = even_shares(placement, Ownership.OWN).table_of(rank)
+    return Shares(table[None].copy(), Ownership.OWN)
 
 
 def wave_limits(placement: Placement, *, staging_rows: int, round_rows: int) -> WaveLimits:

@@ -7,9 +7,8 @@ import pytest
 
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import Hello, Welcome
-from tests.agent.scripts import Script
+from tests.agent.scripts import Script, own_shares
 from tests.agent.serving import Case, random_placement, served
 from tests.runtime.ranks import run_ranks
 
@@ -34,7 +33,7 @@ class Remembering(Script):
             super().welcome(hello),
             epoch=EPOCH,
             placement=self._placement,
-            shares=even_shares(self._placement, Ownership.OWN),
+            shares=own_shares(self._placement, hello.profile.rank),
         )
 
 

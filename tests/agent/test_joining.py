@@ -14,6 +14,7 @@ from eplb_service.domain.placement import Placement, placement_from_ranks
 from eplb_service.domain.shares import Ownership, Shares, even_shares
 from eplb_service.protocol.messages import Welcome
 from tests.agent.fakes import INCARNATION, NEW, OLD, FakeEngine, served_name
+from tests.agent.scripts import own_shares
 from worker_agent.agent.joining import (
     Serving,
     gather,
@@ -117,6 +118,13 @@ def test_what_all_ranks_are_told_is_loaded_under_its_epoch() -> None:
         assert serving.name == served_name(NEW, 9)
         assert serving.table.tolist() == table_of(NEW, rank).table.tolist()
         assert log == [f"load {NEW.phy2log.tolist()}"]
+
+
+def test_each_rank_may_be_told_its_own_table_alone() -> None:
+    welcomes = [welcome(NEW, 9, own_shares(NEW, rank)) for rank in range(2)]
+    for rank, (serving, _) in enumerate(start(welcomes)):
+        assert serving.name == served_name(NEW, 9)
+        assert serving.table.tolist() == table_of(NEW, rank).table.tolist()
 
 
 @pytest.mark.parametrize(

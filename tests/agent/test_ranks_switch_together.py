@@ -63,7 +63,7 @@ class Told:
 
     words: list[str]
     steps: list[int]
-    """Of CutOver or Dropped."""
+    """Of CutOver or Dropped; an Arm that comes after the end is answered by it once more."""
     reasons: list[DropReason]
     epoch: int
 
@@ -88,7 +88,7 @@ def play(rank: int, plot: Plot) -> Told:
         _step_past_the_end(serving, plot)
         epoch = serving.hook.state().epoch
         serving.require_content(wave.placement if epoch == 1 else old)
-    ends = [word for word in script.words if isinstance(word, CutOver | Dropped)]
+    ends = [word for word in script.words if isinstance(word, CutOver | Dropped)][:1]
     return Told(
         words=kinds(script.words),
         steps=[word.step for word in ends],

@@ -104,9 +104,11 @@ def test_memory_is_bounded_while_the_controller_is_away_and_the_newest_is_kept()
     assert reports[-1].step == 5000
 
 
-def test_a_new_cadence_holds_from_the_next_step_that_it_divides() -> None:
+def test_a_new_cadence_holds_from_the_next_step_that_it_divides_and_older_cuts_are_forgotten() -> (
+    None
+):
     rig = Rig()
     rig.steps(5)
     rig.reporter.set_cadence(Cadence(4, 1))
     rig.steps(8)
-    assert [report.step for report in rig.decode()] == [0, 8, 12]
+    assert [report.step for report in rig.decode()] == [8, 12]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from eplb_service.domain.ids import CountArray, Epoch, Incarnation
-from eplb_service.domain.report import LoadReport, Phase, SentCounts, StepCounts
+from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
 from worker_agent.reporter.cuts import Cadence, Cut, Cutter
 
 PHASES = (Phase.PREFILL, Phase.DECODE)
@@ -30,8 +30,14 @@ class Reporter:
         self._unacked: OrderedDict[Epoch, Cut] = OrderedDict()
 
     def set_cadence(self, cadence: Cadence) -> None:
-        """Cut as the controller asks, from the next step that it divides on."""
-        self._cutter.cadence = cadence
+        """Cut as the controller asks, from the next step that it divides on.
+
+        Cuts of another cadence are forgotten: the controller would refuse their steps.
+        """
+        if cadence != self._cutter.cadence:
+            self._cutter.cadence = cadence
+            while self._cutter.take_cut() is not None:
+                pass
 
     def acknowledge(self, epoch: Epoch) -> None:
         """The closing totals of an epoch arrived."""
@@ -65,9 +71,7 @@ def reports_of(cut: Cut, reset: int) -> Iterator[LoadReport]:
     steps = counters.steps
     for index, phase in enumerate(PHASES):
         yield LoadReport(
-            epoch=cut.served.epoch,
-            placement=cut.served.placement,
-            revision=cut.served.revision,
+            under=CountedUnder(cut.served.epoch, cut.served.placement, cut.served.revision),
             phase=phase,
             step=cut.step,
             reset=reset + cut.start.number,

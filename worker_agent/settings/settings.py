@@ -74,7 +74,7 @@ class AgentSettings(BaseSettings):
     group_timeout_s: PositiveFloat = 600.0
     """A peer that is later than this to an agreement or a transfer has died."""
     close_within_s: PositiveFloat = 5.0
-    report_every_steps: PositiveInt = 20
+    report_every_steps: PositiveInt = 10
     """Until a Welcome says otherwise."""
     sent_every_reports: PositiveInt = 10
     """Until a Welcome says otherwise."""
