@@ -4,10 +4,11 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 
+from eplb_service.cli.adder import Verb
 from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, Exit, Failure, invalid
 from eplb_service.cli.options import Options, Output
-from eplb_service.cli.parser import Verb, build_parser
+from eplb_service.cli.parser import build_parser
 from eplb_service.cli.plain import as_json, as_yaml
 from eplb_service.domain.errors import EplbError
 

@@ -1,27 +1,17 @@
 """The command line: every verb with its options, one line of help and an example."""
 
-import argparse
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import ArgumentParser
 from pathlib import Path
 
 from eplb_service.cli import acts, maps, reads
-from eplb_service.cli.client import Client
-from eplb_service.cli.ends import Answer
+from eplb_service.cli.adder import Adder, shared_options, top_parser
 from eplb_service.cli.options import (
-    DEFAULT_ENDPOINT,
-    ENDPOINT_VARIABLE,
     EXAMPLE,
-    Options,
-    Output,
     assignment,
     duration,
-    endpoint,
     layers,
     whole_number,
 )
-
-Verb = Callable[[Client, Options, Namespace], Answer]
 
 ABOUT = """\
 Look after the placement of experts: see how even their load is, move them, go back.
@@ -40,99 +30,19 @@ something (plan --exit-code), 130 interrupted
 
 def build_parser() -> ArgumentParser:
     """Return the parser of eplbctl; each verb leaves itself as `verb` in the namespace."""
-    shared = _shared()
-    parser = _parser("eplbctl", parents=[shared], description=ABOUT, epilog=ENDS)
+    shared = shared_options()
+    parser = top_parser("eplbctl", parents=[shared], description=ABOUT, epilog=ENDS)
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    add = _Adder(verbs.add_parser, shared)
+    add = Adder(verbs.add_parser, shared)
     _add_reads(add)
-    _add_acts(add)
+    _add_moves(add)
+    _add_brakes(add)
     _add_files(add)
     _add_config(add)
     return parser
 
 
-class _Adder:
-    """Adds verbs that all know the shared options."""
-
-    def __init__(self, add_parser: Callable[..., ArgumentParser], shared: ArgumentParser) -> None:
-        self._add_parser, self._shared = add_parser, shared
-
-    def __call__(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
-        """Add a verb with its help."""
-        parser = self._made(name, about, example)
-        parser.set_defaults(verb=verb)
-        return parser
-
-    def act(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
-        """Add a verb that changes something."""
-        parser = self(name, verb, about, example)
-        parser.add_argument("--reason", default="", help="why, for the history")
-        parser.add_argument(
-            "--request-id", metavar="ID", help="act once under this id (default: a new one)"
-        )
-        return parser
-
-    def group(self, name: str, about: str, example: str) -> "_Adder":
-        """Add a verb that has verbs of its own."""
-        parser = self._made(name, about, example)
-        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-        return _Adder(verbs.add_parser, self._shared)
-
-    def _made(self, name: str, about: str, example: str) -> ArgumentParser:
-        return self._add_parser(
-            name,
-            help=about,
-            parents=[self._shared],
-            description=f"{about[:1].upper()}{about[1:]}.",
-            epilog=f"example: {example}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-
-
-def _parser(
-    name: str, *, parents: list[ArgumentParser], description: str, epilog: str
-) -> ArgumentParser:
-    return ArgumentParser(
-        prog=name,
-        parents=parents,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-
-
-def _shared() -> ArgumentParser:
-    """Options that may stand before the verb or after it."""
-    shared = ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    options = shared.add_argument_group("options of all verbs")
-    options.add_argument(
-        "--endpoint",
-        type=endpoint,
-        metavar="HOST:PORT",
-        help=f"the controller (default: {ENDPOINT_VARIABLE}, else {DEFAULT_ENDPOINT})",
-    )
-    options.add_argument(
-        "--deployment", metavar="NAME", help="which deployment (default: the only one there is)"
-    )
-    options.add_argument(
-        "-o",
-        "--output",
-        choices=[str(output) for output in Output],
-        metavar="FORMAT",
-        help="table for people (default), json or yaml with stable keys for machines",
-    )
-    options.add_argument(
-        "--timeout",
-        type=duration,
-        metavar="TIME",
-        help="longest to wait for the whole command, e.g. 10s (default: 30s; 10m with --wait)",
-    )
-    return shared
-
-
-def _add_reads(add: _Adder) -> None:
+def _add_reads(add: Adder) -> None:
     add("status", reads.status, "show how every deployment stands", "eplbctl status -o json")
     heat = add(
         "heat", reads.heat, "show how many tokens each expert got", "eplbctl heat --layer 0-3"
@@ -166,7 +76,7 @@ def _add_reads(add: _Adder) -> None:
     )
 
 
-def _add_acts(add: _Adder) -> None:
+def _add_moves(add: Adder) -> None:
     apply = add.act(
         "apply", acts.apply, "start a plan that `plan` drew", "eplbctl apply 7f3a --wait"
     )
@@ -180,13 +90,6 @@ def _add_acts(add: _Adder) -> None:
     )
     _say_what_to_plan(rebalance)
     _offer_wait(rebalance)
-    abort = add.act(
-        "abort",
-        acts.abort,
-        "end a plan after its running wave; what stands is valid",
-        "eplbctl abort 7f3a",
-    )
-    _name_plan(abort)
     rollback = add.act(
         "rollback",
         acts.rollback,
@@ -201,6 +104,16 @@ def _add_acts(add: _Adder) -> None:
         help="epoch to return to (default: the one before; `history` lists them)",
     )
     _offer_wait(rollback)
+
+
+def _add_brakes(add: Adder) -> None:
+    abort = add.act(
+        "abort",
+        acts.abort,
+        "end a plan after its running wave; what stands is valid",
+        "eplbctl abort 7f3a",
+    )
+    _name_plan(abort)
     freeze = add.act(
         "freeze",
         acts.freeze,
@@ -232,7 +145,7 @@ def _add_acts(add: _Adder) -> None:
     )
 
 
-def _add_files(add: _Adder) -> None:
+def _add_files(add: Adder) -> None:
     export = add(
         "export", reads.export, "write a placement as an expert map", "eplbctl export map.json"
     )
@@ -271,7 +184,7 @@ def _add_files(add: _Adder) -> None:
     )
 
 
-def _add_config(add: _Adder) -> None:
+def _add_config(add: Adder) -> None:
     config = add.group(
         "config", "show or change gates and budgets", f"eplbctl config set {EXAMPLE}"
     )

@@ -47,6 +47,7 @@ class SqliteArchive:
     def __init__(self, path: Path, *, deadline_s: float = 5.0) -> None:
         opened = partial(connect, path)
         self._reads = Lane(str(path), opened, begin="BEGIN DEFERRED", deadline_s=deadline_s)
+        self._lanes = [self._reads]
 
     async def history(self, deployment: str, limit: int) -> tuple[HistoryEntry, ...]:
         """Newest first."""
@@ -69,7 +70,8 @@ class SqliteArchive:
 
     def close(self) -> None:
         """End the threads and close the file."""
-        self._reads.close()
+        for lane in self._lanes:
+            lane.close()
 
 
 class SqliteStore(SqliteArchive):
@@ -79,6 +81,7 @@ class SqliteStore(SqliteArchive):
         super().__init__(path, deadline_s=deadline_s)
         opened = partial(connect, path)
         self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
+        self._lanes.append(self._writes)
 
     async def acquire(self) -> Generation:
         """Take the next generation and fence every lower one."""
@@ -154,11 +157,6 @@ class SqliteStore(SqliteArchive):
                     rows.write_history(file, deployment, note)
 
         await self._write(generation, f"keep a {type(note).__name__} of {deployment}", write)
-
-    def close(self) -> None:
-        """End the threads and close the file."""
-        self._writes.close()
-        super().close()
 
     async def _write(self, generation: Generation, what: str, write: Write) -> None:
         def fenced(file: sqlite3.Connection) -> None:

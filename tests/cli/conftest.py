@@ -65,18 +65,17 @@ def operators(_one_server: Serving) -> Operators:
 
 
 @pytest.fixture
-def silent_acts(_one_server: Serving, operators: Operators) -> Iterator[None]:
-    """Acts are answered only when the test is over."""
-    gate = operators.gate = asyncio.Event()
-    yield
+def silent_endpoint() -> Iterator[str]:
+    """A controller that answers acts only when the test is over."""
+    serving = Serving()
+    gate = serving.operators.gate = asyncio.Event()
+    yield f"127.0.0.1:{serving.port}"
 
-    async def let_it_end() -> None:
+    async def let_acts_end() -> None:
         gate.set()
-        async with asyncio.timeout(5):
-            while not operators.asked:
-                await asyncio.sleep(0.01)
 
-    _one_server.run(let_it_end())
+    serving.run(let_acts_end())
+    serving.close()
 
 
 @pytest.fixture

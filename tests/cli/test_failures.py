@@ -58,10 +58,10 @@ def test_an_endpoint_where_nobody_listens_is_told_with_what_to_do(ctl: Ctl) -> N
 
 
 def test_an_act_that_is_not_answered_in_time_says_how_to_ask_again(
-    ctl: Ctl, silent_acts: None
+    ctl: Ctl, silent_endpoint: str
 ) -> None:
-    del silent_acts
-    ran = ctl("apply", "7f3a", "--timeout", "0.2s", "--request-id", "r1")
+    words = ("--timeout", "0.2s", "--request-id", "r1", "--endpoint", silent_endpoint)
+    ran = ctl("apply", "7f3a", *words)
     assert ran.code == 5
     assert "did not answer within 0.2s" in ran.err
     assert "ask again with --request-id r1, the same id acts once" in ran.err

@@ -6,12 +6,13 @@ import numpy as np
 
 from eplb_service.controller.records import DeploymentRecord, EpochEnd, EpochRecord
 from eplb_service.domain.deployment import DeploymentIdentity, ModelShape
-from eplb_service.domain.ids import NO_DIGEST, Digest, Epoch, Incarnation, IntArray
+from eplb_service.domain.ids import NO_DIGEST, Digest, Epoch, Generation, Incarnation, IntArray
 from eplb_service.domain.placement import Placement, placement_from_ranks
 from eplb_service.domain.shares import Ownership, Shares, even_shares
 from eplb_service.domain.wave import WaveContent, wave_digest
 from eplb_service.protocol.messages import WaveName
 from eplb_service.protocol.wave_state import WavePhase
+from eplb_service.store import MemoryStore, SqliteStore
 
 IDENTITY = DeploymentIdentity("tiny", "a", "serve", 0, "ep", "fp32")
 NAME = IDENTITY.name
@@ -109,3 +110,16 @@ def assert_same(got: EpochRecord | None, want: EpochRecord) -> None:
             got.content, incarnation=got.incarnation, expires_at_step=got.expires_at_step
         )
         assert rebuilt == want.wave.digest
+
+
+async def registered(store: SqliteStore | MemoryStore) -> Generation:
+    generation = await store.acquire()
+    await store.register(generation, deployment(), start())
+    return generation
+
+
+async def settle(store: SqliteStore | MemoryStore, generation: Generation, *epochs: int) -> None:
+    for epoch in epochs:
+        await store.spend(generation, NAME, wave(epoch))
+        for phase in (WavePhase.MAY_COMMIT, WavePhase.COMMITTED, WavePhase.SETTLED):
+            await store.end(generation, NAME, ended(epoch, phase, step=epoch * 10))

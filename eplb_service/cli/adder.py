@@ -1,0 +1,100 @@
+"""Adding verbs to a command line, each with its help, an example and the shared options."""
+
+import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+
+from eplb_service.cli.client import Client
+from eplb_service.cli.ends import Answer
+from eplb_service.cli.options import (
+    DEFAULT_ENDPOINT,
+    ENDPOINT_VARIABLE,
+    Options,
+    Output,
+    duration,
+    endpoint,
+)
+
+Verb = Callable[[Client, Options, Namespace], Answer]
+
+
+class Adder:
+    """Adds verbs that all know the shared options."""
+
+    def __init__(self, add_parser: Callable[..., ArgumentParser], shared: ArgumentParser) -> None:
+        self._add_parser, self._shared = add_parser, shared
+
+    def __call__(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
+        """Add a verb with its help."""
+        parser = self._made(name, about, example)
+        parser.set_defaults(verb=verb)
+        return parser
+
+    def act(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
+        """Add a verb that changes something."""
+        parser = self(name, verb, about, example)
+        parser.add_argument("--reason", default="", help="why, for the history")
+        parser.add_argument(
+            "--request-id", metavar="ID", help="act once under this id (default: a new one)"
+        )
+        return parser
+
+    def group(self, name: str, about: str, example: str) -> "Adder":
+        """Add a verb that has verbs of its own."""
+        parser = self._made(name, about, example)
+        verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+        return Adder(verbs.add_parser, self._shared)
+
+    def _made(self, name: str, about: str, example: str) -> ArgumentParser:
+        return self._add_parser(
+            name,
+            help=about,
+            parents=[self._shared],
+            description=f"{about[:1].upper()}{about[1:]}.",
+            epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+
+def top_parser(
+    name: str, *, parents: list[ArgumentParser], description: str, epilog: str
+) -> ArgumentParser:
+    """Make the parser that the verbs hang on."""
+    return ArgumentParser(
+        prog=name,
+        parents=parents,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def shared_options() -> ArgumentParser:
+    """Options that may stand before the verb or after it."""
+    shared = ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    options = shared.add_argument_group("options of all verbs")
+    options.add_argument(
+        "--endpoint",
+        type=endpoint,
+        metavar="HOST:PORT",
+        help=f"the controller (default: {ENDPOINT_VARIABLE}, else {DEFAULT_ENDPOINT})",
+    )
+    options.add_argument(
+        "--deployment", metavar="NAME", help="which deployment (default: the only one there is)"
+    )
+    options.add_argument(
+        "-o",
+        "--output",
+        choices=[str(output) for output in Output],
+        metavar="FORMAT",
+        help="table for people (default), json or yaml with stable keys for machines",
+    )
+    options.add_argument(
+        "--timeout",
+        type=duration,
+        metavar="TIME",
+        help="longest to wait for the whole command, e.g. 10s (default: 30s; 10m with --wait)",
+    )
+    return shared
