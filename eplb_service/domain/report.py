@@ -49,6 +49,15 @@ class SentCounts:
             frozen(array)
 
 
+@dataclass(frozen=True, slots=True)
+class CountedUnder:
+    """What was served while tokens were counted."""
+
+    epoch: Epoch
+    placement: Digest
+    revision: Revision
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadReport:
     """One rank's cumulative counters at one step, for one phase and one epoch.
@@ -58,9 +67,7 @@ class LoadReport:
     report loses nothing.
     """
 
-    epoch: Epoch
-    placement: Digest
-    revision: Revision
+    under: CountedUnder
     phase: Phase
     step: int
     """The counters hold all steps before this one."""
@@ -75,6 +82,16 @@ class LoadReport:
     """Empty in most reports: it comes at a slower cadence."""
 
     steps: StepCounts
+
+    @property
+    def epoch(self) -> Epoch:
+        """Epoch that was served."""
+        return self.under.epoch
+
+    @property
+    def placement(self) -> Digest:
+        """Fingerprint of the placement that was served."""
+        return self.under.placement
 
     def __post_init__(self) -> None:
         frozen(self.received)

@@ -14,7 +14,7 @@ from eplb_service.domain.ids import CountArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Plan
-from eplb_service.domain.report import LoadReport, Phase, SentCounts, StepCounts
+from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.protocol.messages import Word
 from eplb_service.settings.settings import Settings
@@ -89,9 +89,7 @@ class Office:
                 served = self.ranks[rank].state.served
                 link.reported(
                     LoadReport(
-                        epoch=served.epoch,
-                        placement=served.placement,
-                        revision=served.revision,
+                        under=CountedUnder(served.epoch, served.placement, served.revision),
                         phase=Phase.DECODE,
                         step=step,
                         reset=1,

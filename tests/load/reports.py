@@ -8,7 +8,7 @@ import numpy as np
 from eplb_service.domain.deployment import CountMeaning, RankProfile
 from eplb_service.domain.ids import CountArray, Epoch, Revision
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.report import LoadReport, Phase, SentCounts, StepCounts
+from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
 from eplb_service.domain.shares import Ownership
 from eplb_service.load.group import Group, WindowTerms
 from eplb_service.load.windows import LoadWindows
@@ -67,9 +67,7 @@ def report(
     """One rank's counters at a step, with totals that agree with the tokens it routed."""
     counts = np.array(received, dtype=np.int64)
     return LoadReport(
-        epoch=group.epoch,
-        placement=group.digest,
-        revision=Revision(0),
+        under=CountedUnder(group.epoch, group.digest, Revision(0)),
         phase=phase,
         step=step,
         reset=0,

@@ -9,17 +9,22 @@ import pytest
 
 from eplb_service.domain.deployment import CountMeaning
 from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.heat import mean_with_data
 from eplb_service.domain.ids import Digest, Epoch
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
 from eplb_service.domain.report import LoadReport, Phase, SentCounts
-from eplb_service.load.fold import heat_of, mean_with_data, measured_imbalance, measured_load
+from eplb_service.load.fold import heat_of, measured_imbalance, measured_load
 from eplb_service.load.group import WindowTerms
 from eplb_service.load.windows import LoadWindows
 from tests.load.reports import EPOCH, TERMS, Fleet, at_reset, fleet, group_of, report, steps
 
 FOUR = placement_from_ranks([[[0, 1], [2, 3], [4, 5], [6, 0]]], num_experts=7)
 SLOTS = [[3, 1, 2, 2, 4, 0, 1, 3]]
+
+
+def served_under(made: LoadReport, epoch: Epoch) -> LoadReport:
+    return replace(made, under=replace(made.under, epoch=epoch))
 
 
 def refused(reason: str, made: LoadReport, of: LoadWindows, rank: int = 1) -> str:
@@ -104,7 +109,7 @@ def test_a_new_epoch_starts_with_nothing() -> None:
     ranks = started()
     ranks.windows.begin(Epoch(5), FOUR)
     assert ranks.windows.window().num_steps == 0
-    refused("foreign_epoch", replace(ranks.report(1, 60), epoch=EPOCH), ranks.windows)
+    refused("foreign_epoch", served_under(ranks.report(1, 60), EPOCH), ranks.windows)
 
 
 def test_closing_totals_of_an_epoch_that_is_over_are_taken_and_change_nothing() -> None:
@@ -136,8 +141,12 @@ def with_sent(layer: int, expert: int, tokens: int = 5) -> Change:
 
 
 REFUSALS: list[tuple[str, Change, str]] = [
-    ("foreign_epoch", lambda r: replace(r, epoch=Epoch(9)), "under epoch 9, but epoch 4"),
-    ("foreign_placement", lambda r: replace(r, placement=Digest(3)), "placement"),
+    ("foreign_epoch", lambda r: served_under(r, Epoch(9)), "under epoch 9, but epoch 4"),
+    (
+        "foreign_placement",
+        lambda r: replace(r, under=replace(r.under, placement=Digest(3))),
+        "placement",
+    ),
     ("shape", lambda r: replace(r, received=np.zeros((1, 3), np.int64)), "[1, 3]"),
     ("shape", lambda r: replace(r, received=np.zeros((2, 2), np.int64)), "[2, 2]"),
     ("shape", lambda r: replace(r, sent_total=np.zeros(2, np.int64)), "[2]"),
