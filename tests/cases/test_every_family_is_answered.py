@@ -1,0 +1,206 @@
+"""Every reported family of this part of the project has a test, or the issue that brings it.
+
+A pointer names a test as path::function; a family may have several.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ASSERTED: dict[str, tuple[str, ...]] = {
+    "F01 no load": (
+        "tests/cases/test_planning_cases.py::test_no_plan_where_there_is_nothing_to_win",
+        "tests/controller/test_desks.py::test_heat_without_load_is_no_data_and_not_zero",
+        "tests/cli/test_rendering.py::test_without_load_there_is_no_data_and_no_number",
+    ),
+    "F02 one silent layer": (
+        "tests/cases/test_planning_cases.py::test_a_plan_is_sound_and_near_the_best",
+        "tests/cases/test_planning_cases.py::test_f02_the_mean_is_over_layers_with_data",
+    ),
+    "F03 one expert takes everything": (
+        "tests/cases/test_planning_cases.py::test_a_plan_is_sound_and_near_the_best",
+    ),
+    "F04 skew tempts duplicates": (
+        "tests/cases/test_planning_cases.py::test_a_plan_is_sound_and_near_the_best",
+    ),
+    "F05 already balanced": (
+        "tests/cases/test_planning_cases.py::test_no_plan_where_there_is_nothing_to_win",
+        "tests/controller/test_desks.py::test_rebalance_of_a_balanced_deployment_does_nothing",
+    ),
+    "F06 noise": ("tests/cases/test_planning_cases.py::test_f06_a_noisy_window_triggers_no_plan",),
+    "F07 divisibility": (
+        "tests/cases/test_planning_cases.py::"
+        "test_a_shape_that_cannot_be_is_refused_with_usable_numbers",
+    ),
+    "F08 node and group shape": (
+        "tests/cases/test_planning_cases.py::"
+        "test_f08_uneven_nodes_are_noticed_before_the_first_plan",
+    ),
+    "F10 nan": (
+        "tests/cases/test_load_cases.py::"
+        "test_f10_nan_is_refused_by_rank_layer_and_slot_and_other_ranks_go_on",
+        "tests/controller/test_desks.py::"
+        "test_a_refused_report_is_counted_and_the_last_good_one_kept",
+    ),
+    "F11 integer width": (
+        "tests/cases/test_load_cases.py::"
+        "test_f11_large_counts_neither_wrap_nor_change_the_imbalance",
+        "tests/cases/test_load_cases.py::test_f11_an_int32_that_wrapped_is_refused",
+    ),
+    "F12 group lists": (
+        "tests/runtime/test_contracts.py::test_group_lists_survive_the_way_there_and_back",
+    ),
+    "F13 double counting": (
+        "tests/cases/test_load_cases.py::test_f13_tokens_that_peers_report_too_are_counted_once",
+    ),
+    "F14 padding and dummy steps": (
+        "tests/runtime/test_load_counters.py::test_padding_rows_are_not_load",
+        "tests/runtime/test_load_counters.py::"
+        "test_warm_up_and_profile_steps_compute_and_are_not_load",
+        "tests/runtime/test_load_counters.py::test_dummy_steps_are_counted_by_kind_only",
+    ),
+    "F15 idle rank": (
+        "tests/cases/test_load_cases.py::"
+        "test_f15_a_rank_that_reports_zeros_is_idle_and_the_window_complete",
+    ),
+    "F16 ranks out of step": (
+        "tests/cases/test_load_cases.py::"
+        "test_f16_ranks_out_of_step_are_aligned_and_a_late_joiner_waits_for_a_full_window",
+    ),
+    "F17 planner raises": (
+        "tests/planning/test_draft.py::"
+        "test_a_policy_that_fails_is_named_and_nothing_of_its_proposal_is_used",
+        "tests/controller/test_desks.py::"
+        "test_a_policy_that_fails_is_a_failed_plan_and_nothing_else",
+    ),
+    "F18 peer dies in a migration": (
+        "tests/protocol/test_reported_cases.py::"
+        "test_case_f18_a_peer_that_dies_after_it_accepted_leaves_the_old_map_served",
+    ),
+    "F19 lost ack": (
+        "tests/protocol/test_reported_cases.py::"
+        "test_case_f19_a_lost_ack_of_a_cutover_is_asked_for_and_repeating_is_harmless",
+    ),
+    "F20 stale, conflicting, fenced": (
+        "tests/protocol/test_reported_cases.py::"
+        "test_case_f20_stale_conflicting_and_repeated_numbers_at_a_rank_that_serves_twelve",
+    ),
+    "F21 the actual map counts": (
+        "tests/cases/test_map_cases.py::test_f21_transfers_are_worked_out_from_the_actual_map",
+    ),
+    "F22 a dry run moves no books": (
+        "tests/cases/test_load_cases.py::"
+        "test_f22_counts_are_read_with_the_map_that_is_served_not_with_a_plan",
+        "tests/controller/test_desks.py::test_a_plan_changes_nothing_until_it_is_applied",
+    ),
+    "F23 unknown expert": (
+        "tests/cases/test_map_cases.py::"
+        "test_a_broken_table_is_refused_with_everything_that_is_wrong",
+    ),
+    "F24 duplicate, missing, ragged": (
+        "tests/cases/test_map_cases.py::"
+        "test_a_broken_table_is_refused_with_everything_that_is_wrong",
+        "tests/cases/test_map_cases.py::test_f24c_a_ragged_table_is_refused",
+    ),
+    "F25 one bad layer": (
+        "tests/cases/test_planning_cases.py::"
+        "test_f25_one_bad_layer_is_refused_and_the_prediction_stays_that_of_what_is_served",
+    ),
+    "F30 layer numbering": (
+        "tests/cases/test_map_cases.py::test_f30_all_numberings_of_layers_give_the_same_placement",
+    ),
+    "F36 cycles": (
+        "tests/cases/test_map_cases.py::test_f36_a_cycle_goes_through_one_staging_row_per_rank",
+        "tests/agent/test_migration_is_byte_exact.py::"
+        "test_every_slot_holds_its_expert_byte_for_byte_after_every_wave",
+    ),
+    "F39 replica slots have weights": (
+        "tests/runtime/test_placement_never_matters.py::"
+        "test_any_placement_gives_the_reference_output",
+    ),
+    "F43 padding slots": (
+        "tests/cases/test_load_cases.py::"
+        "test_f43_a_slot_declared_empty_gets_no_token_and_is_no_expert",
+        "tests/cases/test_map_cases.py::test_f43_a_declared_empty_slot_is_accepted",
+    ),
+    "F44 engine and controller disagree": (
+        "tests/controller/test_machine.py::"
+        "test_a_rank_that_disagrees_with_its_group_is_refused_with_both_numbers",
+    ),
+    "F45 looking at a map writes nothing": (
+        "tests/cli/test_map_files.py::test_a_sound_file_is_described_and_untouched",
+        "tests/cli/test_verbs.py::test_an_export_that_cannot_be_written_leaves_what_was_there",
+    ),
+    "F46 map does not fit": (
+        "tests/cases/test_map_cases.py::"
+        "test_f46_a_map_for_other_ranks_is_refused_and_can_be_dealt_out_anew",
+        "tests/controller/test_desks.py::test_a_map_of_another_rank_count_needs_reshape",
+    ),
+    "F48 one definition of balance": (
+        "tests/cases/test_planning_cases.py::test_f48_one_definition_of_balance",
+    ),
+    "F50 several models": (
+        "tests/cases/test_load_cases.py::"
+        "test_f50_a_report_changes_only_the_deployment_that_it_is_for",
+    ),
+    "F54 roll back": (
+        "tests/controller/test_desks.py::test_rollback_is_a_new_epoch_with_the_old_content",
+        "tests/planning/test_draft.py::test_going_there_and_back_restores_every_slot",
+    ),
+    "F55 dry run": (
+        "tests/controller/test_desks.py::test_a_plan_changes_nothing_until_it_is_applied",
+    ),
+    "F56 freeze": (
+        "tests/controller/test_desks.py::"
+        "test_a_freeze_outlives_the_controller_and_stops_rebalancing",
+    ),
+    "F57 restart and two controllers": (
+        "tests/controller/test_driver.py::test_a_controller_that_dies_in_mid_wave_is_taken_over",
+        "tests/controller/test_driver.py::test_an_older_controller_is_fenced_and_says_so",
+        "tests/controller/test_machine.py::"
+        "test_a_controller_without_records_adopts_what_the_ranks_serve",
+    ),
+    "F58 long-lived streams": (
+        "tests/server/test_server_life.py::test_f58_pings_within_the_limit_keep_an_idle_stream",
+    ),
+}
+
+OPERATION = "For the people who run it: deploy, see, decide, act"
+TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
+ELSEWHERE: dict[str, str] = {
+    "F18 the failure names its peer, and no retry goes toward it": TRUST,
+    "F30 maps of other engines": OPERATION,
+    "F39 loading checkpoints into replica slots of vLLM": "Inside real vLLM",
+    "F55 seconds that a plan will take, by layer": OPERATION,
+    "F57 head of a Ray cluster lost": TRUST,
+    "F58 a proxy between agent and controller": TRUST,
+}
+"""What of a family needs another issue's work, with that issue's subject."""
+
+FAMILIES = (*range(1, 9), *range(10, 26), 30, 36, 39, *range(43, 47), 48, 50, *range(54, 59))
+
+
+@cache
+def functions_of(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    )
+
+
+def test_every_family_is_asserted() -> None:
+    named = {family.partition(" ")[0] for family in ASSERTED}
+    assert named == {f"F{number:02}" for number in FAMILIES}
+    assert {family.partition(" ")[0] for family in ELSEWHERE} <= named
+
+
+@pytest.mark.parametrize("pointer", sorted({p for points in ASSERTED.values() for p in points}))
+def test_every_pointer_leads_to_a_test(pointer: str) -> None:
+    path, _, name = pointer.partition("::")
+    assert name in functions_of(path)
