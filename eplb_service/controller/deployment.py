@@ -14,6 +14,7 @@ from eplb_service.controller.views import (
     PlanView,
     RunView,
 )
+from eplb_service.domain.ids import Incarnation
 from eplb_service.load.group import Group
 from eplb_service.load.windows import LoadWindows
 
@@ -44,6 +45,7 @@ class Deployment:
         self.book = PlanBook()
         self.tally = PlanningView(num_skipped=0, num_failed=0, last_skip="", last_error="")
         self.windows: LoadWindows | None = None
+        self.counted_incarnation = Incarnation(0)
         self.heard_at_s: dict[int, float] = {}
         """Monotonic time of each rank's last accepted report."""
         self.num_rejected = 0
@@ -72,6 +74,21 @@ class Deployment:
         """Planning failed."""
         self.tally = replace(self.tally, num_failed=self.tally.num_failed + 1, last_error=text)
 
+    def is_counting_what_is_served(self) -> bool:
+        """Whether the load windows belong to the group and placement of this moment."""
+        state, windows = self.driver.state, self.windows
+        membership = state.membership
+        if windows is None or membership is None or not membership.is_complete:
+            return False
+        group = windows.group
+        profiles = tuple(member.profile for member in membership.known)
+        return (
+            self.counted_incarnation == membership.incarnation
+            and group.profiles == profiles
+            and (group.epoch, group.digest)
+            == (state.serving.wave.epoch, state.serving.placement.digest())
+        )
+
     def recount(self) -> None:
         """Start the load windows anew for the group and placement that are served now."""
         state = self.driver.state
@@ -79,6 +96,7 @@ class Deployment:
         if membership is None or not membership.is_complete:
             self.windows = None
             return
+        self.counted_incarnation = membership.incarnation
         serving = state.serving
         group = Group(
             epoch=serving.wave.epoch,

@@ -14,7 +14,6 @@ from eplb_service.controller.machine_state import (
     EpochSpent,
     Event,
     FaultCleared,
-    Faulted,
     Pace,
     PhaseRecorded,
     PlanEnded,
@@ -147,27 +146,22 @@ def _greeted(state: DeploymentState, hello: Hello) -> Step:
 
 
 def _all_greeted(state: DeploymentState, hello: Hello) -> Step:
-    """Every rank of the incarnation has told what it serves: believe them."""
+    """Every rank of the incarnation has told what it serves: believe them.
+
+    Ranks that load what Welcome named greet a second time, one after the other; until
+    they all tell the same nothing is decided, and obstacle() lets no plan start.
+    """
     membership = state.membership
     assert membership is not None
     served = membership.served()
     if served is None:
-        told = ", ".join(
-            f"rank {member.profile.rank} epoch {member.status.served.epoch}"
-            for member in membership.known
-        )
-        return _fault(state, f"the ranks serve different placements: {told}")
+        return state, ()
     effects: tuple[Effect, ...] = ()
     if state.flight:
         state, effects = restart_flight(state, served.epoch)
-    serving = state.serving
-    if (serving.wave.epoch, serving.placement.digest()) == (served.epoch, served.placement):
-        return state, effects
-    if (state.settled.wave.epoch, state.settled.placement.digest()) == (
-        served.epoch,
-        served.placement,
-    ):
-        return replace(state, serving=state.settled), effects
+    for known in (state.serving, state.settled):
+        if (known.wave.epoch, known.placement.digest()) == (served.epoch, served.placement):
+            return replace(state, serving=known), effects
     found = adopted(hello, note="adopted from the ranks", now_s=state.now_s)
     highest = max(state.highest_epoch, *(m.status.high_mark for m in membership.known))
     state = replace(state, serving=found, highest_epoch=highest)
@@ -213,9 +207,3 @@ def _stop(state: DeploymentState, plan_id: str, reason: str) -> Step:
     if run is None or run.plan.plan_id != plan_id or run.stopping:
         return state, ()
     return replace(state, run=replace(run, stopping=reason)), ()
-
-
-def _fault(state: DeploymentState, text: str) -> Step:
-    if state.fault:
-        return state, ()
-    return replace(state, fault=text), (Faulted(text),)

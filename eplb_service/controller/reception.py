@@ -23,11 +23,8 @@ class Reception:
     async def hello(self, hello: Hello, outbox: Outbox) -> "Link":
         """Register a rank and welcome it; raises RegistrationRefused, StaleMessage, NotLeader."""
         deployment = await self._registry.deployment_of(hello)
-        before = deployment.driver.state.membership
         await deployment.driver.ask(RankGreeted(hello), outbox)
-        after = deployment.driver.state.membership
-        assert after is not None
-        if deployment.windows is None or before is None or before.incarnation < after.incarnation:
+        if not deployment.is_counting_what_is_served():
             deployment.recount()
         return Link(deployment, hello, outbox, clock=self._clock, recorder=self._recorder)
 

@@ -43,6 +43,8 @@ def obstacle(state: DeploymentState, plan: Plan) -> EplbError | None:
     if membership is None or not membership.is_connected:
         missing = missing_ranks(state)
         return NotReady(f"ranks {missing} are not connected; plan {plan.plan_id} was not started")
+    if membership.served() is None:
+        return NotReady(f"{told_served(membership)}; plan {plan.plan_id} was not started")
     if plan.base != state.serving.placement.digest():
         return PlanOvertaken(
             f"plan {plan.plan_id} starts from epoch {plan.base_epoch}, but epoch "
@@ -67,6 +69,12 @@ def halt_of(state: DeploymentState) -> HaltStatus | None:
     for rank, halt in raised:
         return replace(halt, reason=f"rank {rank}: {halt.reason}")
     return halts[0][1] if halts else None
+
+
+def told_served(membership: Membership) -> str:
+    """Say who serves what, where ranks do not serve the same (yet)."""
+    told = (f"rank {m.profile.rank} epoch {m.status.served.epoch}" for m in membership.known)
+    return f"the ranks do not serve the same: {', '.join(told)}"
 
 
 def missing_ranks(state: DeploymentState) -> list[int]:

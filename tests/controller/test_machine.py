@@ -332,11 +332,28 @@ def test_a_controller_without_records_adopts_what_the_ranks_serve() -> None:
     assert spent(effects).epoch == Epoch(10)
 
 
-def test_ranks_that_serve_different_placements_fault_the_deployment() -> None:
+def test_nothing_starts_while_ranks_serve_different_placements() -> None:
     state = group()
     state, _ = run_events(
         state,
         RankGreeted(hello(0, incarnation=2)),
         RankGreeted(hello(1, incarnation=2, placement=SWAPPED, epoch=3)),
     )
-    assert "different placements" in state.fault
+    found = obstacle(state, plan(FLAT, SWAPPED))
+    assert isinstance(found, NotReady)
+    assert "rank 0 epoch 0, rank 1 epoch 3" in str(found)
+    state, _ = run_events(state, RankGreeted(hello(0, incarnation=2, placement=SWAPPED, epoch=3)))
+    assert state.serving.wave.epoch == 3
+    assert obstacle(state, plan(SWAPPED, FLAT)) is None
+
+
+def test_a_group_that_loads_what_welcome_named_greets_twice_and_serves_the_settled_epoch() -> None:
+    state, wave = armed()
+    state, _ = run_events(state, said(0, cut_over(wave)), said(1, cut_over(wave)))
+    first = [RankGreeted(hello(rank, incarnation=2)) for rank in (0, 1)]
+    state, _ = run_events(state, *first)
+    assert state.serving.wave.epoch == 0
+    again = [hello(rank, incarnation=2, placement=SWAPPED, epoch=wave.epoch) for rank in (0, 1)]
+    state, _ = run_events(state, *(RankGreeted(h) for h in again))
+    assert state.serving.wave == wave
+    assert state.fault == ""
