@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pytest
 
 from eplb_service.domain.deployment import CountMeaning, RankProfile
+from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.ids import CountArray, Epoch, Revision
-from eplb_service.domain.placement import Placement
+from eplb_service.domain.placement import Placement, placement_from_ranks
 from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
 from eplb_service.domain.shares import Ownership
 from eplb_service.load.group import Group, WindowTerms
@@ -132,3 +134,25 @@ def fleet(placement: Placement, slots: Sequence[Sequence[int]]) -> Fleet:
 def at_reset(number: int, made: LoadReport) -> LoadReport:
     """Return the report under another counting."""
     return replace(made, reset=number)
+
+
+FOUR = placement_from_ranks([[[0, 1], [2, 3], [4, 5], [6, 0]]], num_experts=7)
+SLOTS = [[3, 1, 2, 2, 4, 0, 1, 3]]
+
+
+def served_under(made: LoadReport, epoch: Epoch) -> LoadReport:
+    return replace(made, under=replace(made.under, epoch=epoch))
+
+
+def refused(reason: str, made: LoadReport, of: LoadWindows, rank: int = 1) -> str:
+    with pytest.raises(InvalidReport) as caught:
+        of.add(made, rank)
+    assert caught.value.reason == reason
+    return str(caught.value)
+
+
+def started() -> Fleet:
+    ranks = fleet(FOUR, SLOTS)
+    ranks.cut(20)
+    ranks.cut(40)
+    return ranks

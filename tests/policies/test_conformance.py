@@ -24,6 +24,7 @@ from eplb_service.domain.placement import (
 )
 from eplb_service.domain.rules import kept_experts_keep_their_slot, shared_slots_stay, violations
 from eplb_service.policies.catalog import POLICIES, Listed, policy_named, suited
+from eplb_service.policies.lpt import grant_replicas
 from eplb_service.policies.request import PolicyRequest, even_split, predicted_load, split_by_source
 from tests.planning.placements import random_placement
 
@@ -174,6 +175,11 @@ def test_the_peak_of_a_tiny_layer_is_within_five_percent_of_the_best_there_is(
     placement = initial_placement(num_layers=1, num_experts=len(heat), layout=SlotLayout((3, 3, 3)))
     request = request_of(placement, [heat])
     assert peaks(request, listed.draw(request))[0] <= 1.05 * best_peak(heat, num_ranks=3, slots=3)
+
+
+def test_no_expert_gets_more_replicas_than_there_are_ranks() -> None:
+    assert grant_replicas([1000, 2, 1], num_slots=6, max_replicas=3) == [3, 2, 1]
+    assert grant_replicas([1000, 0], num_slots=9, max_replicas=3) == [3, 3]
 
 
 @every_balancing_policy
