@@ -208,6 +208,16 @@ async def test_a_newer_stream_of_a_rank_replaces_the_older(served: Served) -> No
         assert await rank.hear() == a_resume(1)
 
 
+async def test_a_stream_that_was_replaced_leaves_its_successor_seated(served: Served) -> None:
+    first, second, third = (RankClient(served.channel) for _ in range(3))
+    await first.greet()
+    await second.greet()
+    await first.end()
+    await third.greet()
+    assert (await second.end())[1] == "stream_closed"
+    assert not served.ranks.links[2].is_closed.is_set()
+
+
 async def test_the_same_rank_of_another_deployment_is_somebody_else(served: Served) -> None:
     one, two = RankClient(served.channel), RankClient(served.channel)
     await one.greet(words.a_hello(model="a"))
