@@ -7,11 +7,11 @@ from typing import TypeVar, cast
 
 from eplb_service.controller.deployment import Answered, Deployment
 from eplb_service.controller.desk import ActRequest, PlanRequest
+from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import run_view
 from eplb_service.controller.machine_state import PlanPhase, StopAsked
 from eplb_service.controller.maps import placement_in
 from eplb_service.controller.plan_book import KeptPlan, plan_view
-from eplb_service.controller.planner import Draw, Planner
 from eplb_service.controller.planning import NothingToDo, ToPlacement
 from eplb_service.controller.ports import Archive
 from eplb_service.controller.reading import draw_of
@@ -41,10 +41,10 @@ class PlanVerbs:
     """apply, rebalance, abort, rollback and import of a desk.ActDesk."""
 
     def __init__(
-        self, registry: Registry, planner: Planner, teller: Teller, archive: Archive
+        self, registry: Registry, drawer: Drawer, teller: Teller, archive: Archive
     ) -> None:
         self._registry = registry
-        self._planner = planner
+        self._drawer = drawer
         self._teller = teller
         self._archive = archive
 
@@ -53,10 +53,10 @@ class PlanVerbs:
         deployment = self._registry.find(act.deployment)
 
         async def work() -> RunView:
-            kept = self._planner.judged_again(deployment, deployment.book.find(plan_id))
+            kept = self._drawer.judged_again(deployment, deployment.book.find(plan_id))
             if kept.verdict.answer is Answer.NO:
                 raise _rejected(kept)
-            await self._planner.start(deployment, kept)
+            await self._drawer.start(deployment, kept)
             return run_view(deployment, deployment.book.find(plan_id))
 
         return await _once(deployment, act, work)
@@ -125,11 +125,11 @@ class PlanVerbs:
         return await self._draw_and_start(deployment, draw)
 
     async def _draw_and_start(self, deployment: Deployment, draw: Draw) -> Started:
-        kept = await self._planner.draw(deployment, draw)
+        kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             return NothingView(deployment.name, kept.reason, kept.text)
         if kept.verdict.answer is not Answer.NO:
-            await self._planner.start(deployment, kept)
+            await self._drawer.start(deployment, kept)
         return plan_view(deployment.name, deployment.book.find(kept.plan.plan_id))
 
 

@@ -1,69 +1,31 @@
-"""Draws, judges and starts plans: at every interval, and when an operator asks.
-
-The event loop never computes a plan; the runner does, elsewhere and by a deadline.
-A plan drawn for an epoch that is no longer served is dropped.
-"""
+"""Plans for every deployment at its interval, unasked."""
 
 import asyncio
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import newest_window
-from eplb_service.controller.machine_state import PlanPhase, RunAsked
-from eplb_service.controller.plan_book import KeptPlan
-from eplb_service.controller.planning import (
-    ByPolicy,
-    Goal,
-    NothingToDo,
-    PlanningInput,
-    Timing,
-)
-from eplb_service.controller.ports import PlanRunner
+from eplb_service.controller.machine_state import PlanPhase
+from eplb_service.controller.planning import ByPolicy, NothingToDo
 from eplb_service.controller.registry import Registry
-from eplb_service.controller.runs import halt_text, missing_ranks, obstacle
-from eplb_service.controller.standing import budget_of, evidence_of, standing_of
+from eplb_service.controller.runs import halt_text, missing_ranks
+from eplb_service.controller.standing import evidence_of, standing_of
 from eplb_service.controller.teller import Teller
-from eplb_service.domain.errors import (
-    EplbError,
-    NotReady,
-    PlannerFailed,
-    PlannerTimeout,
-    PlanOvertaken,
-)
-from eplb_service.domain.heat import Heat
-from eplb_service.domain.metric_names import PLANNER_FAILURES, PLANS
-from eplb_service.domain.plan import Answer, Origin, Plan
-from eplb_service.domain.waves import WaveLimits
-from eplb_service.gates.context import GateContext
-from eplb_service.gates.judge import judge
+from eplb_service.domain.errors import EplbError, PlannerFailed, PlannerTimeout
+from eplb_service.domain.plan import Answer, Origin
 from eplb_service.gates.timely import balanced, frozen, lacking
-from eplb_service.load.fold import heat_of
-from eplb_service.load.window import LoadWindow
 
 POLL_S = 0.25
-STALL_PER_ROUND_S = 0.001
-"""Time that serving is expected to lose to a transfer round, for the pay-back gate."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Draw:
-    """What plan to draw."""
-
-    goal: Goal
-    layers: tuple[int, ...]
-    origin: Origin
-    reason: str
 
 
 class Planner:
-    """Plans for every deployment of one controller."""
+    """Draws a plan when one is due, and starts it when the gates say so."""
 
-    def __init__(self, registry: Registry, teller: Teller, runner: PlanRunner) -> None:
+    def __init__(self, registry: Registry, teller: Teller, drawer: Drawer) -> None:
         self._registry = registry
         self._teller = teller
-        self._runner = runner
+        self._drawer = drawer
         self._busy: set[str] = set()
         self._next_s: dict[str, float] = {}
 
@@ -80,58 +42,6 @@ class Planner:
                     self._next_s[name] = now_s + terms.interval_s
                     self._busy.add(name)
                     tasks.create_task(self._automatic(deployment), name=f"plan {name}")
-
-    async def draw(self, deployment: Deployment, draw: Draw) -> KeptPlan | NothingToDo:
-        """Draw, price and judge a plan; it is kept, and nothing else changes.
-
-        Raises NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken and whatever
-        planning.draft refuses a target with.
-        """
-        task = self._task(deployment, draw)
-        name, record = deployment.name, self._registry.tools.recorder
-        try:
-            found = await self._runner.draw(task, deadline_s=deployment.tuning.planning.deadline_s)
-        except (PlannerFailed, PlannerTimeout) as failed:
-            deployment.failed(str(failed))
-            record.add(PLANNER_FAILURES, (name,), 1)
-            record.add(PLANS, (name, "failed"), 1)
-            self._teller.note(deployment, "failure", str(failed))
-            raise
-        if isinstance(found, NothingToDo):
-            record.add(PLANS, (name, "nothing_to_do"), 1)
-            return found
-        serving = deployment.driver.state.serving
-        if found.base != serving.placement.digest():
-            raise PlanOvertaken(
-                f"epoch {serving.wave.epoch} came into service while the plan for epoch "
-                f"{task.base_epoch} was drawn; it is dropped, ask again"
-            )
-        kept = self._judged(deployment, found)
-        record.add(PLANS, (name, kept.verdict.answer.value), 1)
-        deployment.book.keep(kept)
-        return kept
-
-    def judged_again(self, deployment: Deployment, kept: KeptPlan) -> KeptPlan:
-        """Judge a kept plan by how things stand now, as one that an operator asks for."""
-        fresh = self._judged(deployment, replace(kept.plan, origin=Origin.OPERATOR))
-        again = replace(kept, plan=fresh.plan, verdict=fresh.verdict)
-        deployment.book.keep(again)
-        return again
-
-    async def start(self, deployment: Deployment, kept: KeptPlan) -> None:
-        """Start a plan that may run.
-
-        Raises DeploymentHalted, DeploymentBusy, NotReady or PlanOvertaken, with nothing started.
-        """
-        found = obstacle(deployment.driver.state, kept.plan)
-        if found is not None:
-            raise found
-        plan, verdict = kept.plan, kept.verdict
-        deployment.book.started(plan.plan_id)
-        text = f"plan {verdict.answer}: {plan.price.num_moves} moves in {len(plan.waves)} waves"
-        self._teller.note(deployment, "plan", f"{text}; {plan.reason}", plan.plan_id)
-        wall_s = self._registry.tools.clock.wall_s()
-        await deployment.driver.ask(RunAsked(plan, verdict.num_waves, wall_s))
 
     async def _automatic(self, deployment: Deployment) -> None:
         try:
@@ -151,7 +61,7 @@ class Planner:
         terms = deployment.tuning.planning
         goal = ByPolicy(terms.policy, terms.max_moves, seed=0, is_forced=False)
         draw = Draw(goal, (), Origin.AUTOMATIC, "interval")
-        kept = await self.draw(deployment, draw)
+        kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             deployment.skipped(kept.reason)
         elif kept.verdict.answer is Answer.NO:
@@ -161,7 +71,7 @@ class Planner:
             text = f"plan no: {said.gate}: {said.text}"
             self._teller.note(deployment, "plan", text, kept.plan.plan_id)
         else:
-            await self.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
+            await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
 
     def _why_not(self, deployment: Deployment) -> str:
         """Code of what makes an automatic plan pointless to draw; empty where nothing does."""
@@ -185,67 +95,3 @@ class Planner:
         if balanced(evidence, settings):
             return "balanced"
         return ""
-
-    def _judged(self, deployment: Deployment, plan: Plan) -> KeptPlan:
-        clock = self._registry.tools.clock
-        context = GateContext(
-            plan=plan,
-            evidence=evidence_of(deployment, newest_window(deployment)),
-            standing=standing_of(deployment, clock),
-            budget=budget_of(deployment),
-            settings=deployment.tuning.gates,
-        )
-        verdict = judge(context)
-        return KeptPlan(
-            plan, verdict, PlanPhase.DRAFTED, is_dry_run=True, drawn_at_s=clock.wall_s()
-        )
-
-    def _task(self, deployment: Deployment, draw: Draw) -> PlanningInput:
-        state = deployment.driver.state
-        membership = state.membership
-        if membership is None or not membership.is_complete:
-            raise NotReady(
-                f"ranks {missing_ranks(state)} of {deployment.name} have not registered; "
-                "a plan needs all of them"
-            )
-        profiles = [member.profile for member in membership.known]
-        window, placement = newest_window(deployment), state.serving.placement
-        terms = deployment.tuning.planning
-        return PlanningInput(
-            base_epoch=state.serving.wave.epoch,
-            current=placement,
-            heat=_heat(window, deployment),
-            sources=_sources(window, len(profiles)),
-            goal=draw.goal,
-            layers=draw.layers,
-            limits=WaveLimits(
-                staging_rows=tuple(profile.staging_rows for profile in profiles),
-                round_bytes=terms.round_bytes,
-                bytes_per_expert=membership.shape.bytes_per_expert,
-                ownership=profiles[0].ownership,
-                nodes=tuple(profile.node for profile in profiles),
-            ),
-            timing=Timing(
-                step_s=window.step_seconds if window else 0.0,
-                expert_s=window.expert_seconds if window else 0.0,
-                stall_s=STALL_PER_ROUND_S,
-            ),
-            origin=draw.origin,
-            reason=draw.reason,
-        )
-
-
-def _heat(window: LoadWindow | None, deployment: Deployment) -> Heat:
-    placement = deployment.driver.state.serving.placement
-    if window is not None and window.num_steps:
-        return heat_of(window, placement)
-    tokens = np.zeros((placement.num_layers, placement.num_experts))
-    return Heat(tokens, None, 0, 0.0, np.zeros((0, *tokens.shape)))
-
-
-def _sources(
-    window: LoadWindow | None, num_ranks: int
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    if window is None:
-        return np.zeros(num_ranks)
-    return window.tokens.astype(np.float64)

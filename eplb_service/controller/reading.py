@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import PlanRequest
+from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import heat_view, run_view, status_view
 from eplb_service.controller.plan_book import plan_view
-from eplb_service.controller.planner import Draw, Planner
 from eplb_service.controller.planning import ByPolicy, NothingToDo
 from eplb_service.controller.ports import Archive
 from eplb_service.controller.registry import Registry
@@ -28,9 +28,9 @@ from eplb_service.domain.plan import Origin
 class Reading:
     """A desk.OperatorDesk and desk.RunDesk."""
 
-    def __init__(self, registry: Registry, planner: Planner, archive: Archive) -> None:
+    def __init__(self, registry: Registry, drawer: Drawer, archive: Archive) -> None:
         self._registry = registry
-        self._planner = planner
+        self._drawer = drawer
         self._archive = archive
 
     async def status(self, deployment: str) -> tuple[StatusView, ...]:
@@ -48,7 +48,7 @@ class Reading:
     async def plan(self, request: PlanRequest) -> PlanView | NothingView:
         """Draw, price and judge a plan; change nothing."""
         deployment = self._registry.find(request.deployment)
-        found = await self._planner.draw(deployment, draw_of(deployment, request))
+        found = await self._drawer.draw(deployment, draw_of(deployment, request))
         if isinstance(found, NothingToDo):
             return NothingView(deployment.name, found.reason, found.text)
         return plan_view(deployment.name, found)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from eplb_service.controller.acting import PlanVerbs
 from eplb_service.controller.acts import Acts
+from eplb_service.controller.drawing import Drawer
 from eplb_service.controller.gauges import show
 from eplb_service.controller.machine_state import Ticked
 from eplb_service.controller.planner import Planner
@@ -27,11 +28,12 @@ class Controller:
         self._tools = tools
         self._teller = Teller(store=tools.store, clock=tools.clock, recorder=tools.recorder)
         self.registry = Registry(tools, self._teller)
-        self._planner = Planner(self.registry, self._teller, runner)
+        drawer = Drawer(self.registry, self._teller, runner)
+        self._planner = Planner(self.registry, self._teller, drawer)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
-        self.operators = Reading(self.registry, self._planner, archive)
+        self.operators = Reading(self.registry, drawer, archive)
         self.acts = Acts(
-            PlanVerbs(self.registry, self._planner, self._teller, archive),
+            PlanVerbs(self.registry, drawer, self._teller, archive),
             SwitchVerbs(self.registry, self._teller),
         )
 

@@ -28,7 +28,8 @@ from eplb_service.domain.ids import (
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import Violation
 
-MAX_ROWS = 64
+EVEN_COUNTS = 4
+"""Replica counts up to this one divide the rows of a replicated table, so that they are even."""
 
 
 class Ownership(StrEnum):
@@ -79,12 +80,24 @@ class ShareName:
     digest: Digest
 
 
+def num_rows(num_ranks: int) -> int:
+    """J of tables for replicated tokens: one number for all placements of a group.
+
+    A wave brings tables for the layers that it changes only, so J must not depend on what
+    is placed. Replica counts that do not divide it are uneven by at most one row.
+
+    >>> num_rows(2), num_rows(8)
+    (2, 12)
+    """
+    return lcm(*range(1, min(num_ranks, EVEN_COUNTS) + 1))
+
+
 def even_shares(placement: Placement, ownership: Ownership) -> Shares:
     """Spread the sources of every expert evenly over its replicas.
 
     Own tokens: source rank r uses replica (r mod count) in slot order, the rule
     that vllm-ascend uses without tensor parallelism. Replicated tokens: row j
-    uses replica (j mod count), with as many rows as make all counts divide.
+    uses replica (j mod count); see num_rows.
 
     >>> from eplb_service.domain.placement import placement_from_ranks
     >>> p = placement_from_ranks([[[0, 1], [2, 0]]], num_experts=3)
@@ -96,7 +109,7 @@ def even_shares(placement: Placement, ownership: Ownership) -> Shares:
         picks = np.arange(placement.layout.num_ranks)[:, None, None] % counts[None]
         tables = np.take_along_axis(slots[None], picks[..., None], axis=3)
     else:
-        rows = min(MAX_ROWS, lcm(*(int(c) for c in np.unique(counts))))
+        rows = num_rows(placement.layout.num_ranks)
         picks = np.arange(rows)[None, None, :] % counts[..., None]
         tables = np.take_along_axis(slots, picks, axis=2)[None]
     return Shares(np.ascontiguousarray(tables, dtype=np.int32), ownership)

@@ -1,33 +1,25 @@
 """One deployment's machine: a plan reaches every rank or is dropped, and nothing is forgotten."""
 
-from dataclasses import replace
-
 import pytest
 
 from eplb_service.controller.machine import step
 from eplb_service.controller.machine_state import (
-    DeploymentState,
-    Effect,
     EpochSpent,
     PhaseRecorded,
     PlanEnded,
     PlanPhase,
     RankGreeted,
     RankLeft,
-    RankSaid,
     RecordPhase,
     Register,
     RunAsked,
     SendAbortTo,
-    SendArmTo,
     SendOrderTo,
     SpendEpoch,
     StopAsked,
     Ticked,
     WaveEnded,
 )
-from eplb_service.controller.records import DeploymentRecord, EpochEnd, Recovered
-from eplb_service.controller.recovery import recovered_state
 from eplb_service.controller.runs import obstacle
 from eplb_service.domain.errors import (
     DeploymentBusy,
@@ -36,21 +28,16 @@ from eplb_service.domain.errors import (
     RegistrationRefused,
     StaleMessage,
 )
-from eplb_service.domain.ids import Epoch, Revision
 from eplb_service.domain.placement import placement_from_ranks
-from eplb_service.domain.shares import Ownership
 from eplb_service.protocol.messages import (
     Dropped,
     DropReason,
     Halted,
     HaltStatus,
     Idle,
-    Outcome,
-    OutcomeKind,
-    WaveName,
-    Word,
 )
 from eplb_service.protocol.wave_state import WavePhase
+from tests.controller.flying import armed, flying, said, spent
 from tests.controller.group import (
     BACK,
     FLAT,
@@ -63,34 +50,6 @@ from tests.controller.group import (
     run_events,
     staged,
 )
-
-
-def spent(effects: list[Effect]) -> WaveName:
-    (found,) = [e for e in effects if isinstance(e, SpendEpoch)]
-    return found.record.wave
-
-
-def said(rank: int, word: Word, incarnation: int = 1) -> RankSaid:
-    return RankSaid(rank, incarnation, word)
-
-
-def flying() -> tuple[DeploymentState, WaveName]:
-    """A group whose first wave's orders have left."""
-    state, effects = run_events(group(), RunAsked(plan(FLAT, SWAPPED), 1, 5.0))
-    wave = spent(effects)
-    state, effects = run_events(state, EpochSpent(wave.epoch))
-    assert [type(e) for e in effects] == [SendOrderTo, SendOrderTo]
-    return state, wave
-
-
-def armed() -> tuple[DeploymentState, WaveName]:
-    state, wave = flying()
-    state, effects = run_events(state, said(0, staged(wave)), said(1, staged(wave)))
-    assert isinstance(effects[-1], RecordPhase)
-    assert effects[-1].end.phase is WavePhase.MAY_COMMIT
-    state, effects = run_events(state, PhaseRecorded(wave.epoch, WavePhase.MAY_COMMIT, 6.0))
-    assert [type(e) for e in effects] == [SendArmTo, SendArmTo]
-    return state, wave
 
 
 def test_no_order_leaves_before_its_number_is_durable() -> None:
@@ -264,96 +223,3 @@ def test_a_plan_is_refused_while_another_runs_or_a_rank_is_away_or_it_is_overtak
     away, _ = run_events(group(), RankLeft(1, 1))
     assert isinstance(obstacle(away, plan(FLAT, SWAPPED)), NotReady)
     assert isinstance(obstacle(group(), plan(SWAPPED, FLAT)), PlanOvertaken)
-
-
-def recovered(state: DeploymentState, phase: WavePhase) -> DeploymentState:
-    """What a new controller knows after the old one died in this phase."""
-    assert state.flight
-    assert state.membership
-    record = state.flight.record
-    found = Recovered(
-        record=DeploymentRecord(
-            state.membership.identity,
-            state.membership.shape,
-            Ownership.OWN,
-            state.membership.incarnation,
-        ),
-        settled=state.settled,
-        open_epoch=record,
-        open_end=EpochEnd(record.wave.epoch, phase, "", 0, 6.0),
-        highest_epoch=record.wave.epoch,
-        highest_revision=Revision(0),
-        freeze=None,
-        settings="{}",
-    )
-    return recovered_state(found, pace=PACE, now_s=9.0)
-
-
-def test_dead_between_record_and_arm_the_next_controller_arms() -> None:
-    old, wave = armed()
-    state = recovered(old, WavePhase.MAY_COMMIT)
-    state, effects = run_events(state, RankGreeted(hello(0)), RankGreeted(hello(1)))
-    assert [(type(e), e.rank) for e in effects if isinstance(e, SendArmTo)] == [
-        (SendArmTo, 0),
-        (SendArmTo, 1),
-    ]
-    state, effects = run_events(state, said(0, cut_over(wave)), said(1, cut_over(wave)))
-    assert [e.phase for e in effects if isinstance(e, WaveEnded)] == [WavePhase.SETTLED]
-
-
-def test_a_new_controller_learns_from_the_hellos_what_was_committed() -> None:
-    old, wave = armed()
-    state = recovered(old, WavePhase.MAY_COMMIT)
-    over = Outcome(wave, OutcomeKind.CUT_OVER, 20)
-    for rank in (0, 1):
-        greeting = hello(rank, placement=SWAPPED, epoch=wave.epoch)
-        greeting = replace(greeting, status=replace(greeting.status, outcome=over))
-        state, _ = step(state, RankGreeted(greeting))
-    assert state.flight is None
-    assert state.serving.wave == wave
-    assert state.settled.wave == wave
-
-
-def test_an_order_whose_number_was_spent_is_sent_again_unchanged() -> None:
-    old, wave = flying()
-    state = recovered(old, WavePhase.SPENT)
-    _, effects = run_events(state, RankGreeted(hello(0)))
-    orders = [e for e in effects if isinstance(e, SendOrderTo)]
-    assert [e.record.wave for e in orders] == [wave]
-
-
-def test_a_controller_without_records_adopts_what_the_ranks_serve() -> None:
-    state = group()
-    again = [hello(r, incarnation=2, placement=SWAPPED, epoch=9) for r in (0, 1)]
-    state, effects = run_events(state, *(RankGreeted(h) for h in again))
-    assert state.serving.wave.epoch == 9
-    assert isinstance(effects[-1], Register)
-    _, effects = run_events(state, RunAsked(plan(SWAPPED, FLAT), 1, 5.0))
-    assert spent(effects).epoch == Epoch(10)
-
-
-def test_nothing_starts_while_ranks_serve_different_placements() -> None:
-    state = group()
-    state, _ = run_events(
-        state,
-        RankGreeted(hello(0, incarnation=2)),
-        RankGreeted(hello(1, incarnation=2, placement=SWAPPED, epoch=3)),
-    )
-    found = obstacle(state, plan(FLAT, SWAPPED))
-    assert isinstance(found, NotReady)
-    assert "rank 0 epoch 0, rank 1 epoch 3" in str(found)
-    state, _ = run_events(state, RankGreeted(hello(0, incarnation=2, placement=SWAPPED, epoch=3)))
-    assert state.serving.wave.epoch == 3
-    assert obstacle(state, plan(SWAPPED, FLAT)) is None
-
-
-def test_a_group_that_loads_what_welcome_named_greets_twice_and_serves_the_settled_epoch() -> None:
-    state, wave = armed()
-    state, _ = run_events(state, said(0, cut_over(wave)), said(1, cut_over(wave)))
-    first = [RankGreeted(hello(rank, incarnation=2)) for rank in (0, 1)]
-    state, _ = run_events(state, *first)
-    assert state.serving.wave.epoch == 0
-    again = [hello(rank, incarnation=2, placement=SWAPPED, epoch=wave.epoch) for rank in (0, 1)]
-    state, _ = run_events(state, *(RankGreeted(h) for h in again))
-    assert state.serving.wave == wave
-    assert state.fault == ""

@@ -9,11 +9,11 @@ from eplb_service.domain.errors import InvalidTable
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import Placement, placement_from_ranks
 from eplb_service.domain.shares import (
-    MAX_ROWS,
     Ownership,
     Shares,
     dispatch_violations,
     even_shares,
+    num_rows,
     table_digest,
 )
 from tests.domain.sound import sound_placements
@@ -56,10 +56,13 @@ def test_replicated_tokens_spread_over_rows_evenly() -> None:
     ]
 
 
-def test_rows_are_capped_where_counts_have_no_small_common_multiple() -> None:
-    rows = [[list(range(8 - rank)) for rank in range(8)]]
-    shares = even_shares(placement_from_ranks(rows, num_experts=8), Ownership.REPLICATED)
-    assert shares.tables.shape[3] == MAX_ROWS
+def test_replicated_tables_have_as_many_rows_whatever_is_placed() -> None:
+    one = placement_from_ranks([[[e] for e in range(8)]], num_experts=8)
+    many = placement_from_ranks([[list(range(8 - rank)) for rank in range(8)]], num_experts=8)
+    tables = [even_shares(p, Ownership.REPLICATED).tables for p in (one, many)]
+    assert [table.shape[3] for table in tables] == [num_rows(8)] * 2 == [12, 12]
+    used = np.bincount(tables[1][0, 0, 0], minlength=36)
+    assert used.max() - used[used > 0].min() <= 1
 
 
 @given(placement=sound_placements, ownership=st.sampled_from(Ownership))

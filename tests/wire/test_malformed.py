@@ -1,17 +1,15 @@
 """What cannot be believed is refused by name, before anything is allocated for it."""
 
 import tracemalloc
-from contextlib import suppress
 
 import numpy as np
 import pytest
 from eplb.v1 import agent_pb2, types_pb2
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eplb_service.domain.errors import (
-    EplbError,
     InvalidOrder,
     InvalidReport,
     InvalidRequest,
@@ -19,7 +17,6 @@ from eplb_service.domain.errors import (
 )
 from eplb_service.domain.report import LoadReport
 from eplb_service.domain.wave import Order
-from eplb_service.protocol import messages as m
 from eplb_service.wire.down import decode_down, encode_down
 from eplb_service.wire.matrix import decode_counts, decode_floats, decode_ints, encode_matrix
 from eplb_service.wire.nouns import decode_placement, decode_shares
@@ -275,27 +272,3 @@ def test_a_cadence_of_no_steps_is_refused() -> None:
     message.welcome.report_every_steps = 0
     with pytest.raises(InvalidRequest, match="report_every_steps is 0; expected at least 1"):
         decode_down(message)
-
-
-@given(st.binary(max_size=200))
-def test_noise_is_refused_by_name_or_means_something(noise: bytes) -> None:
-    """No byte string that protobuf takes makes a decoder fail in any way but a named one."""
-    with suppress(DecodeError, EplbError):
-        decode_up(Up.FromString(noise))
-    with suppress(DecodeError, EplbError):
-        decode_down(Down.FromString(noise))
-
-
-@given(words.hellos, st.data())
-def test_a_hello_with_any_matrix_garbled_is_refused_by_name(
-    hello: m.Hello, data: st.DataObject
-) -> None:
-    message = encode_up(hello)
-    table = message.hello.placement.phy2log
-    table.data = data.draw(st.binary(max_size=40))
-    table.shape[:] = data.draw(st.lists(st.integers(-3, 2**31 - 1), max_size=5))
-    try:
-        decode_up(message)
-    except (InvalidTable, InvalidRequest):
-        return
-    assert len(table.data) == 4 * table.shape[0] * table.shape[1]
