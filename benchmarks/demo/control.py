@@ -26,9 +26,17 @@ class ControllerFailed(Exception):
 
 
 class ControllerProcess:
-    """`eplb-service up`, as a process that is ended by its own pid. Use it in a `with`."""
+    """`eplb-service`, as a process that is ended by its own pid. Use it in a `with`.
 
-    def __init__(self, folder: Path, log: Path) -> None:
+    on_ray          as an actor on a local Ray, or as a plain process
+    is_automatic    whether it plans unasked
+    """
+
+    def __init__(
+        self, folder: Path, log: Path, *, on_ray: bool = True, is_automatic: bool = True
+    ) -> None:
+        self._verb = "up" if on_ray else "run"
+        self._is_automatic = is_automatic
         self.endpoint = ""
         self.metrics_url = ""
         self._folder = folder
@@ -36,8 +44,10 @@ class ControllerProcess:
 
     def __enter__(self) -> Self:
         config = self._folder / "settings.json"
-        config.write_text(json.dumps(_settings(self._folder / "eplb.db")))
-        command = [sys.executable, "-m", "eplb_service.host.main", "up", "--config", str(config)]
+        store = self._folder / "eplb.db"
+        config.write_text(json.dumps(_settings(store, is_automatic=self._is_automatic)))
+        service = [sys.executable, "-m", "eplb_service.host.main"]
+        command = [*service, self._verb, "--config", str(config)]
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
@@ -102,12 +112,12 @@ def _environment() -> Mapping[str, str]:
     }
 
 
-def _settings(store: Path) -> Mapping[str, Mapping[str, str | float | bool]]:
+def _settings(store: Path, *, is_automatic: bool) -> Mapping[str, Mapping[str, str | float | bool]]:
     """Return settings at which a demo of a minute shows what a day shows elsewhere."""
     return {
         "server": {"port": 0, "metrics_port": 0},
         "store": {"url": f"sqlite:///{store}"},
-        "planning": {"interval_s": 1.0},
+        "planning": {"interval_s": 1.0, "is_automatic": is_automatic},
         "gates": {
             "trigger_imbalance": 1.05,
             "trigger_worst_layer": 1.08,

@@ -12,7 +12,15 @@ from benchmarks.demo.plans import PlanReader
 from benchmarks.demo.ranks import Ranks
 from benchmarks.demo.records import AgentSetup
 from benchmarks.demo.summary import LAST, Summary, complaints, summarise
-from benchmarks.demo.supervisor import Options, Segment, await_ready, listen, run_segment
+from benchmarks.demo.supervisor import (
+    Options,
+    Segment,
+    await_ready,
+    choose_schedule,
+    listen,
+    run_segment,
+)
+from benchmarks.traffic import Schedule
 from moe_runtime.runtime import SlotLayout
 
 __all__ = ["run"]
@@ -34,7 +42,8 @@ def run(options: Options) -> int:
         Ranks(_LAYOUT, staging_rows=_STAGING_ROWS) as ranks,
     ):
         await_ready(ranks)
-        paired = _without_control_plane(ranks, options)
+        schedule = choose_schedule(ranks, options)
+        paired = _without_control_plane(ranks, schedule)
         print("starting Ray and the controller", flush=True)
         log = options.summary.with_name("demo-controller.log")
         with (
@@ -42,7 +51,8 @@ def run(options: Options) -> int:
             PlanReader(controller.endpoint) as reader,
         ):
             print(f"controller at {controller.endpoint}, {controller.metrics_url}", flush=True)
-            ledger = _with_control_plane(ranks, options, controller, reader)
+            segment = _whole(schedule, controller, goes_on=options.keep)
+            ledger = run_segment(ranks, segment, reader.plans)
             summary = summarise(
                 run=ledger, paired=paired, plans=reader.plans(), bytes_per_expert=BYTES_PER_EXPERT
             )
@@ -52,29 +62,19 @@ def run(options: Options) -> int:
     return code
 
 
-def _without_control_plane(ranks: Ranks, options: Options) -> Ledger:
+def _without_control_plane(ranks: Ranks, schedule: Schedule) -> Ledger:
     """Serve the last steps of the schedule on the flat placement."""
-    schedule = options.schedule
     num_steps = min(LAST, schedule.num_steps)
     print(f"serving {num_steps} steps without a control plane, for comparison", flush=True)
     segment = Segment(schedule, schedule.num_steps - num_steps, num_steps, agent=None)
     return run_segment(ranks, segment, list)
 
 
-def _with_control_plane(
-    ranks: Ranks, options: Options, controller: ControllerProcess, reader: PlanReader
-) -> Ledger:
-    """Serve the whole schedule, with an agent beside every rank."""
-    schedule = options.schedule
+def _whole(schedule: Schedule, controller: ControllerProcess, *, goes_on: bool) -> Segment:
+    """Return the whole schedule, with an agent beside every rank."""
     print(f"serving {schedule.num_steps} steps with a control plane", flush=True)
-    segment = Segment(
-        schedule,
-        first_step=0,
-        num_steps=schedule.num_steps,
-        agent=AgentSetup(controller.endpoint, _MODEL),
-        goes_on=options.keep,
-    )
-    return run_segment(ranks, segment, reader.plans)
+    agent = AgentSetup(controller.endpoint, _MODEL)
+    return Segment(schedule, 0, schedule.num_steps, agent, goes_on=goes_on)
 
 
 def _conclude(summary: Summary, options: Options) -> int:
@@ -99,5 +99,5 @@ def _stay_up(ranks: Ranks, controller: ControllerProcess, reader: PlanReader) ->
         flush=True,
     )
     nothing = Ledger(num_ranks=ranks.num_ranks, first_step=0, num_steps=0, num_layers=0)
-    for _ in listen(ranks, nothing, lambda: screen.plans_line(reader.plans())):
+    for _ in listen(ranks, nothing, lambda: print(screen.plans_line(reader.plans()), flush=True)):
         pass

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from benchmarks.counts import DOMAINS
 from benchmarks.demo.control import ControllerFailed
 from benchmarks.demo.demo import run
 from benchmarks.demo.ranks import RankFailed
 from benchmarks.demo.supervisor import Options
-from benchmarks.traffic import Schedule
 
 __all__ = ["main"]
 
@@ -46,8 +46,9 @@ def _options() -> Options:
     )
     parser.add_argument(
         "--domains",
-        default="c4,github,arxiv",
-        help="text domains in the order in which they come (default: %(default)s)",
+        default="c4,github,wikipedia,arxiv",
+        help="text domains in the order in which they come; where steps are slow, only the last "
+        "of them (default: %(default)s)",
     )
     parser.add_argument(
         "--steps", type=int, default=400, help="steps of each domain (default: %(default)s)"
@@ -55,8 +56,8 @@ def _options() -> Options:
     parser.add_argument(
         "--interval-ms",
         type=float,
-        default=55.0,
-        help="from the start of one step to the next (default: %(default)s)",
+        default=0.0,
+        help="from the start of one step to the next (default: as this machine allows)",
     )
     parser.add_argument(
         "--summary",
@@ -65,8 +66,10 @@ def _options() -> Options:
         help="where the figures are written (default: %(default)s)",
     )
     given = parser.parse_args()
-    schedule = Schedule(tuple(given.domains.split(",")), given.steps, given.interval_ms / 1e3)
-    return Options(schedule, given.summary, given.keep)
+    domains = tuple(given.domains.split(","))
+    if unknown := [domain for domain in domains if domain not in DOMAINS]:
+        parser.error(f"there are no counts of {', '.join(unknown)}; known: {', '.join(DOMAINS)}")
+    return Options(domains, given.steps, given.interval_ms / 1e3, given.summary, given.keep)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.demo import screen
+import numpy as np
+
+from benchmarks.demo import measures, screen
 from benchmarks.demo.ledger import Ledger
 from benchmarks.demo.model import NUM_LAYERS
 from benchmarks.demo.ranks import RankFailed, Ranks
@@ -13,7 +15,7 @@ from benchmarks.demo.records import AgentSetup, Begin, Progress, Ready, SegmentD
 from benchmarks.demo.summary import PlanLine
 from benchmarks.traffic import Schedule
 
-__all__ = ["Options", "Segment", "await_ready", "listen", "run_segment"]
+__all__ = ["Options", "Segment", "await_ready", "choose_schedule", "listen", "run_segment"]
 
 _FOR_EVER = 10**9
 """Steps of a segment that goes on."""
@@ -24,13 +26,22 @@ _SILENCE_S = 30.0
 """Without a word from any rank for so long the run is given up."""
 _LOOK_S = 0.25
 _SHOW_EVERY_S = 3.0
+_TRIAL_STEPS = 60
+_SHORTEST_INTERVAL_S = 0.045
+_SERVING_S = 72.0
+"""Time for all domains, of the two minutes that the demo may take."""
+_FEWEST_DOMAINS = 2
+"""With fewer nothing would change that is worth balancing again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the command line says."""
 
-    schedule: Schedule
+    domains: tuple[str, ...]
+    steps_per_domain: int
+    interval_s: float
+    """From the start of one step to the next; 0: as this machine allows."""
     summary: Path
     keep: bool
 
@@ -45,6 +56,8 @@ class Segment:
     agent: AgentSetup | None
     goes_on: bool = False
     """Whether ranks serve on after the last measured step."""
+    is_shown: bool = True
+    """Whether it is shown how it goes."""
 
 
 def await_ready(ranks: Ranks) -> None:
@@ -55,6 +68,26 @@ def await_ready(ranks: Ranks) -> None:
         if time.monotonic() > give_up_at:
             raise RankFailed(f"only ranks {sorted(ready)} were ready within {_START_S:.0f} s")
         ready |= {word.rank for word in ranks.words(timeout_s=1.0) if isinstance(word, Ready)}
+
+
+def choose_schedule(ranks: Ranks, options: Options) -> Schedule:
+    """Return a schedule that this machine can keep, with as many domains as there is time for.
+
+    A step must leave time for the check of its outputs, so it may take half of its interval.
+    """
+    schedule = Schedule(options.domains, options.steps_per_domain, options.interval_s)
+    if not options.interval_s:
+        segment = Segment(schedule, 0, _TRIAL_STEPS, agent=None, is_shown=False)
+        trial = run_segment(ranks, segment, list)
+        step_s = float(np.median(measures.step_seconds(trial.seconds_NT)))
+        longest_s = _SERVING_S / (_FEWEST_DOMAINS * options.steps_per_domain)
+        interval_s = round(min(max(_SHORTEST_INTERVAL_S, 2 * step_s), longest_s), 3)
+        num_domains = int(_SERVING_S / (interval_s * options.steps_per_domain))
+        schedule = replace(schedule, domains=options.domains[-num_domains:], interval_s=interval_s)
+        print(
+            f"steps take {1e3 * step_s:.0f} ms here, so one begins every {1e3 * interval_s:.0f} ms"
+        )
+    return schedule
 
 
 def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLine]]) -> Ledger:
@@ -68,23 +101,29 @@ def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLin
     ranks.tell(Serve(segment.schedule, segment.first_step, num_steps, segment.agent))
     await_ready(ranks)
     ranks.tell(Begin(time.monotonic() + _LEAD_S))
-    print(screen.header(), flush=True)
+    if segment.is_shown:
+        print(screen.header(), flush=True)
     ledger = Ledger(
         num_ranks=ranks.num_ranks,
         first_step=segment.first_step,
         num_steps=segment.num_steps,
         num_layers=NUM_LAYERS,
     )
-    for done in listen(ranks, ledger, lambda: screen.line(ledger, segment.schedule, plans())):
+
+    def show() -> None:
+        if segment.is_shown:
+            print(screen.line(ledger, segment.schedule, plans()), flush=True)
+
+    for done in listen(ranks, ledger, show):
         if done == ranks.num_ranks or (segment.goes_on and ledger.is_complete):
             break
     return ledger
 
 
-def listen(ranks: Ranks, ledger: Ledger, line: Callable[[], str]) -> Iterator[int]:
+def listen(ranks: Ranks, ledger: Ledger, show: Callable[[], None]) -> Iterator[int]:
     """Write down what ranks say, and yield again and again how many have done all their steps.
 
-    line()    what to show every few seconds
+    show()    called every few seconds
 
     Raises RankFailed for a rank that cannot go on, or when all are silent for long.
     """
@@ -105,5 +144,5 @@ def listen(ranks: Ranks, ledger: Ledger, line: Callable[[], str]) -> Iterator[in
             raise RankFailed(f"no rank said a word for {_SILENCE_S:.0f} s")
         if now > shown_at + _SHOW_EVERY_S:
             shown_at = now
-            print(line(), flush=True)
+            show()
         yield len(done)

@@ -1,0 +1,1 @@
+"""Measures what an agent that has nothing to do costs a step."""
