@@ -161,7 +161,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F57 restart and two controllers": (
         "tests/controller/test_driver.py::test_a_controller_that_dies_in_mid_wave_is_taken_over",
         "tests/controller/test_driver.py::test_an_older_controller_is_fenced_and_says_so",
-        "tests/controller/test_machine.py::"
+        "tests/controller/test_machine_recovery.py::"
         "test_a_controller_without_records_adopts_what_the_ranks_serve",
     ),
     "F58 long-lived streams": (
