@@ -5,14 +5,19 @@ The name is no lock: a node that Ray has lost may keep its actor alive, and then
 store's fence decides who leads.
 """
 
+# Ray's own annotations are incomplete.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+
 import asyncio
 import logging
 import os
+from threading import Timer
 from typing import cast
 
 import ray
 from ray.actor import ActorHandle
 
+from eplb_service.domain.errors import NotLeader
 from eplb_service.host.assembly import Addresses, Service
 from eplb_service.host.logs import log_events
 from eplb_service.host.planner_ray import RayPlanRunner
@@ -22,6 +27,10 @@ log = logging.getLogger(__name__)
 
 FAILED = 70
 """Exit code of a controller that could not go on; Ray then starts it anew."""
+WORD_S = 1.0
+"""From the end of a life to the end of its process, so that `ready` can still say why."""
+KILL_S = 10.0
+"""Within this Ray has ended a fenced actor, unless Ray is gone itself."""
 
 
 class ControllerActor:
@@ -30,9 +39,9 @@ class ControllerActor:
     def __init__(self, settings: str) -> None:
         """Start serving; `settings` is the settings tree as JSON."""
         log_events()
-        service = Service(Settings.model_validate_json(settings), RayPlanRunner())
-        self._ready: asyncio.Future[Addresses] = asyncio.get_running_loop().create_future()
-        self._life = asyncio.get_running_loop().create_task(service.run(self._ready.set_result))
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[Addresses] = loop.create_future()
+        self._life = loop.create_task(self._live(Settings.model_validate_json(settings)))
         self._life.add_done_callback(self._end)
 
     async def ready(self) -> tuple[str, str]:
@@ -50,13 +59,32 @@ class ControllerActor:
         """Process id, for those who must end it by its own."""
         return os.getpid()
 
+    async def _live(self, settings: Settings) -> None:
+        """Serve until fenced; whatever fails, also at the start, is told by `ready`."""
+        await Service(settings, RayPlanRunner()).run(self._ready.set_result)
+
     def _end(self, life: asyncio.Task[None]) -> None:
-        """A controller whose life is over must not look alive: end the process."""
+        """A controller whose life is over must not look alive: end the process.
+
+        Ray starts it anew, except after a fence: it would fence the one that fenced it,
+        that one the same in turn, and so on.
+        """
         if life.cancelled():
             return
-        log.error("controller ended", exc_info=life.exception())
-        # `ready` gets one turn of the loop to raise the reason to whoever waits for it.
-        asyncio.get_running_loop().call_later(1.0, os._exit, FAILED)
+        error = life.exception()
+        log.error("controller ended", exc_info=error)
+        is_fenced = isinstance(error, NotLeader)
+        end = _end_for_good if is_fenced else _end_process
+        asyncio.get_running_loop().call_later(WORD_S, end)
+
+
+def _end_process() -> None:
+    os._exit(FAILED)
+
+
+def _end_for_good() -> None:
+    Timer(KILL_S, _end_process).start()
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def ensure_controller(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
+from eplb_service.domain.errors import EplbError
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
@@ -66,7 +67,17 @@ class Service:
                 on_ready(found)
 
             await self._controller.run(leading)
+        except BaseExceptionGroup as group:
+            raise _first_named(group) from group
         finally:
             await self._server.stop()
             metrics.close()
             await asyncio.to_thread(self._store.close)
+
+
+def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the failure with a name that a task group wrapped, else the group itself."""
+    named = group.subgroup(EplbError)
+    while isinstance(named, BaseExceptionGroup):
+        named = named.exceptions[0]
+    return named or group

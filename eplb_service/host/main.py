@@ -13,6 +13,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import FrameType
 
 from eplb_service.domain.errors import DeadlineExceeded, EplbError, InvalidSettings, NotLeader
 from eplb_service.host.assembly import Addresses, Service
@@ -22,6 +23,7 @@ from eplb_service.settings.settings import Settings
 from eplb_service.settings.sources import load_settings
 
 OK, FAILED, INVALID, WRONG_STATE, UNREACHABLE = 0, 1, 2, 3, 5
+STOPPERS = (signal.SIGINT, signal.SIGTERM)
 NAME, NAMESPACE = "eplb-controller", "eplb"
 
 
@@ -79,23 +81,13 @@ def _run(args: argparse.Namespace) -> int:
 async def _run_until_stopped(settings: Settings) -> int:
     life = asyncio.create_task(Service(settings, ProcessPlanRunner()).run(_announce))
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPPERS:
         loop.add_signal_handler(number, life.cancel)
     try:
         await life
     except asyncio.CancelledError:
         return OK
-    except BaseExceptionGroup as group:
-        raise _first_named(group) from group
     return OK
-
-
-def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the failure with a name that a task group wrapped, else the group itself."""
-    named = group.subgroup(EplbError)
-    while isinstance(named, BaseExceptionGroup):
-        named = named.exceptions[0]
-    return named or group
 
 
 def _up(args: argparse.Namespace) -> int:
@@ -109,15 +101,31 @@ def _up(args: argparse.Namespace) -> int:
             f"store.url {settings.store.url} forgets when the actor restarts; expected "
             "sqlite:/// on a Ray cluster; nothing was started"
         )
-    ray_cluster.connect(args.address, args.namespace)
     place = ray_cluster.Place(args.name, args.namespace)
-    _announce(ray_cluster.start(settings, place, wait_s=args.wait))
-    if is_local:
+    ray_cluster.connect(args.address, args.namespace)
+    if not is_local:
+        _announce(ray_cluster.start(settings, place, wait_s=args.wait))
+        return OK
+    _interrupt_by(signal.SIGTERM)  # Ray has a handler of its own, which leaves without a clean-up
+    try:
+        _announce(ray_cluster.start(settings, place, wait_s=args.wait))
         print("Ctrl-C ends the controller and this local Ray", flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        while True:
+            signal.pause()
+    except KeyboardInterrupt:
+        return OK
+    finally:
+        for number in STOPPERS:  # a second Ctrl-C must not stop the clean-up
+            signal.signal(number, signal.SIG_IGN)
         ray_cluster.end(place)
         ray_cluster.leave()
-    return OK
+
+
+def _interrupt_by(number: signal.Signals) -> None:
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(number, interrupt)
 
 
 def _down(args: argparse.Namespace) -> int:

@@ -2,8 +2,10 @@
 
 import asyncio
 import multiprocessing
-from multiprocessing.connection import Connection
+import os
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
+from threading import Thread
 
 from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
 from eplb_service.domain.errors import EplbError, PlannerFailed, PlannerTimeout
@@ -21,24 +23,31 @@ class ProcessPlanRunner:
         self._context: SpawnContext = multiprocessing.get_context("spawn")
 
     async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
-        """Run planning.draft elsewhere; raises PlannerFailed or PlannerTimeout."""
-        answer = await asyncio.to_thread(self._draw, task, deadline_s)
+        """Run planning.draft elsewhere; raises PlannerFailed or PlannerTimeout.
+
+        A draw that is cancelled kills its process at once.
+        """
+        stop, stopper = os.pipe()
+        try:
+            answer = await asyncio.to_thread(self._draw, task, deadline_s, stop)
+        finally:
+            os.close(stopper)
         if isinstance(answer, EplbError):
             raise answer
         return answer
 
-    def _draw(self, task: PlanningInput, deadline_s: float) -> Answer:
+    def _draw(self, task: PlanningInput, deadline_s: float, stop: int) -> Answer:
         here, there = self._context.Pipe(duplex=False)
         worker = self._context.Process(target=_work, args=(there, task), daemon=True)
-        worker.start()
-        there.close()
         try:
-            if not here.poll(deadline_s):
-                return PlannerTimeout(
-                    f"the planner did not return within {deadline_s:g} s and was killed; "
-                    "nothing changed, the next interval plans again"
-                )
-            return here.recv()
+            worker.start()
+            there.close()
+            if here in wait([here, stop], deadline_s):
+                return here.recv()
+            return PlannerTimeout(
+                f"the planner did not return within {deadline_s:g} s and was killed; "
+                "nothing changed, the next interval plans again"
+            )
         except EOFError:
             worker.join(JOIN_S)
             return PlannerFailed(
@@ -47,12 +56,22 @@ class ProcessPlanRunner:
             )
         finally:
             here.close()
+            os.close(stop)
             worker.kill()
             worker.join(JOIN_S)
 
 
 def _work(answer: Connection, task: PlanningInput) -> None:
+    Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer.send(draft(task))
     except EplbError as refused:
         answer.send(refused)
+
+
+def _end_with_parent() -> None:
+    """A controller that was killed cannot kill its planner."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

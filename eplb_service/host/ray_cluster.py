@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false
 
 from dataclasses import dataclass
+from typing import cast
 
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
@@ -26,11 +27,19 @@ class Place:
 
 
 def connect(address: str, namespace: str) -> None:
-    """Join a cluster, or start one on this machine for `local`."""
+    """Join a cluster, or start one on this machine for `local`.
+
+    Raises DeadlineExceeded where no cluster answers.
+    """
     if address == LOCAL:
         ray.init(address=LOCAL, namespace=namespace, include_dashboard=False)
-    else:
+        return
+    try:
         ray.init(address=address, namespace=namespace)
+    except ConnectionError as silent:
+        raise DeadlineExceeded(
+            f"no Ray cluster answers at {address} ({silent}); nothing was started or ended"
+        ) from silent
 
 
 def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
@@ -41,7 +50,7 @@ def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
     """
     actor = ensure_controller(settings, name=place.name, namespace=place.namespace)
     try:
-        found: tuple[str, str] = ray.get(actor.ready.remote(), timeout=wait_s)
+        found = cast("tuple[str, str]", ray.get(actor.ready.remote(), timeout=wait_s))
     except GetTimeoutError as late:
         raise DeadlineExceeded(
             f"the controller did not lead within {wait_s:g} s; its actor {place.name} is kept: "

@@ -1,0 +1,186 @@
+"""The controller as a process of its own, and an operator's view of it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from uuid import uuid4
+
+import grpc
+from eplb.v1 import admin_pb2, admin_pb2_grpc
+
+from tests.system.rank import AGREE_EVERY
+
+START_S = 60.0
+END_S = 20.0
+LOOK_S = 0.05
+CALL_S = 30.0
+EXPIRY_STEPS = 600
+REPORT_EVERY = 10
+
+
+class ControllerFailed(Exception):
+    """It did not start; the text has the end of its log."""
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+def await_so(is_so: Callable[[], bool], *, within_s: float, what: str) -> None:
+    """Look again and again, until it is so."""
+    give_up_at = monotonic() + within_s
+    while not is_so():
+        assert monotonic() < give_up_at, f"not within {within_s} s: {what}"
+        sleep(LOOK_S)
+
+
+class ControllerProcess:
+    """`eplb-service` on one port and one store, started as often as a test wants."""
+
+    def __init__(self, folder: Path, verb: str = "run") -> None:
+        self.port = free_port()
+        self.store = folder / "eplb.db"
+        self._verb = verb
+        self._config = folder / "settings.json"
+        self._config.write_text(json.dumps(settings(self.port, self.store)))
+        self._log = folder / "controller.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the command's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it leads."""
+        command = [sys.executable, "-m", "eplb_service.host.main", self._verb]
+        log = self._log.open("ab")
+        before = self._log.stat().st_size
+        with log:
+            self._process = subprocess.Popen(
+                [*command, "--config", str(self._config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"},
+            )
+        process = self._process
+
+        def is_up() -> bool:
+            said = self._log.read_text(errors="replace")[before:]
+            if process.poll() is not None:
+                raise ControllerFailed(f"exit code {process.returncode}:\n{said[-3000:]}")
+            return "controller   " in said
+
+        await_so(is_up, within_s=START_S, what=f"the controller is up, see {self._log}")
+
+    def said(self) -> str:
+        """Everything that it wrote."""
+        return self._log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """Kill -9, and everything that it started, each by its pid."""
+        if self._process is None:
+            return
+        for pid in (self._process.pid, *descendants(self._process.pid)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait(END_S)
+
+    def end(self) -> int:
+        """Ask it to end, as an operator does; returns its exit code."""
+        assert self._process is not None
+        self._process.terminate()
+        try:
+            return self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the pids of a process's children, of theirs, and so on."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(folder.name))
+    found, waiting = list[int](), [pid]
+    while waiting:
+        children = parents.get(waiting.pop(), [])
+        found += children
+        waiting += children
+    return found
+
+
+def settings(port: int, store: Path) -> dict[str, dict[str, str | float | bool]]:
+    """Settings for plans that are only drawn when a test asks for one."""
+    return {
+        "server": {"port": port, "metrics_port": 0},
+        "store": {"url": f"sqlite:///{store}", "deadline_s": 2.0},
+        "planning": {"is_automatic": False, "deadline_s": 30.0},
+        "window": {"report_every_steps": REPORT_EVERY, "interval_steps": 20, "num_intervals": 3},
+        "protocol": {
+            "agree_every": AGREE_EVERY,
+            "nudge_interval_s": 0.5,
+            "expiry_steps": EXPIRY_STEPS,
+        },
+    }
+
+
+class Operator:
+    """Asks the controller, as eplbctl does; use `close` at its end."""
+
+    def __init__(self, port: int) -> None:
+        options = [("grpc.enable_http_proxy", 0), ("grpc.max_reconnect_backoff_ms", 200)]
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=options)
+        self._stub = admin_pb2_grpc.AdminServiceStub(self._channel)
+
+    def status(self) -> admin_pb2.DeploymentStatus:
+        """How the one deployment stands."""
+        answer = self._stub.Status(admin_pb2.StatusRequest(), timeout=CALL_S, wait_for_ready=True)
+        (only,) = answer.deployments
+        return only
+
+    def move(self) -> str:
+        """Move for the sake of moving, whatever the gates say; returns the plan's id."""
+        spec = admin_pb2.PlanSpec(policy="random", reason="forced")
+        drawn = self._stub.Plan(admin_pb2.PlanRequest(spec=spec), timeout=CALL_S)
+        plan_id = drawn.answer.plan.plan.plan_id
+        act = admin_pb2.Act(request_id=uuid4().hex, who="test", reason="forced")
+        self._stub.Apply(admin_pb2.ApplyRequest(act=act, plan_id=plan_id), timeout=CALL_S)
+        return plan_id
+
+    def is_calm(self) -> bool:
+        """Every rank is connected, serves the same, and nothing runs."""
+        status = self.status()
+        ranks = status.ranks
+        return (
+            status.operation.running.phase != "running"
+            and not status.operation.running.wave_phase
+            and all(rank.is_connected and rank.phase == "serving" for rank in ranks)
+            and {rank.epoch for rank in ranks} == {status.epoch}
+        )
+
+    def history(self, kind: str) -> list[str]:
+        """Texts of one kind, newest first."""
+        answer = self._stub.History(admin_pb2.HistoryRequest(limit=200), timeout=CALL_S)
+        return [entry.text for entry in answer.entries if entry.kind == kind]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()

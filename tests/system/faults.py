@@ -1,0 +1,79 @@
+"""What can be made to go wrong inside a rank, without touching what is tested."""
+
+from collections.abc import Callable
+from threading import Event
+from typing import ClassVar
+
+from eplb_service.protocol.messages import Down, Up
+from worker_agent.adapters.mover import TorchMover
+from worker_agent.ports.channel import ChannelPort, Stream
+from worker_agent.ports.weights import WeightsEvent
+
+
+class Faults:
+    """The switches of one rank."""
+
+    def __init__(self) -> None:
+        self.holds_rounds = False
+        self._runs = Event()
+        self._runs.set()
+
+    def freeze(self, *, is_on: bool) -> None:
+        """Stop the agent's thread at its next look at the stream, or let it go on."""
+        if is_on:
+            self._runs.clear()
+        else:
+            self._runs.set()
+
+    def pass_by(self) -> None:
+        """Where the agent's thread is frozen."""
+        self._runs.wait()
+
+    def end(self) -> None:
+        """Let everything go."""
+        self.holds_rounds = False
+        self._runs.set()
+
+
+class FaultyMover(TorchMover):
+    """Keeps results back while it is told to."""
+
+    faults: ClassVar[Faults]
+
+    @classmethod
+    def with_faults(cls, faults: Faults) -> type["FaultyMover"]:
+        """Return the mover of a process; a process has one rank."""
+        cls.faults = faults
+        return cls
+
+    def poll(self) -> WeightsEvent | None:
+        return None if self.faults.holds_rounds else super().poll()
+
+
+class FaultyChannel:
+    """A street on which the agent can be frozen."""
+
+    def __init__(self, channel: ChannelPort, faults: Faults) -> None:
+        self._channel = channel
+        self._faults = faults
+
+    def open(self, ring: Callable[[], None]) -> Stream:
+        self._faults.pass_by()
+        return _FaultyStream(self._channel.open(ring), self._faults)
+
+
+class _FaultyStream:
+    def __init__(self, stream: Stream, faults: Faults) -> None:
+        self._stream = stream
+        self._faults = faults
+
+    def send(self, word: Up) -> bool:
+        self._faults.pass_by()
+        return self._stream.send(word)
+
+    def receive(self) -> Down | None:
+        self._faults.pass_by()
+        return self._stream.receive()
+
+    def close(self) -> None:
+        self._stream.close()

@@ -1,0 +1,62 @@
+"""Kill -9 of the controller, or of the ranks, in the middle of staging."""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.system.world import HELD_RANK, World, require_no_step_waited
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+NUM_STEPS = 200
+
+
+def die_and_come_back(world: World) -> None:
+    """The controller is killed in the middle of staging; a new one carries on from its store."""
+    ranks, generation = world.ranks, world.operator.status().generation
+    epoch = ranks.epoch
+    paired = ranks.serve(NUM_STEPS)
+    world.controller.kill()
+    orphaned = ranks.serve(NUM_STEPS)
+    require_no_step_waited(ranks.steps(*orphaned), ranks.steps(*paired))
+    for seen in ranks.steps(*orphaned):
+        assert {one.epoch for one in seen} == {epoch}, "switched without a controller"
+    world.controller.start()
+    ranks.hold_rounds(HELD_RANK, is_on=False)
+    world.calm_down()
+    assert world.operator.status().generation == generation + 1
+    assert ranks.epoch in (epoch, epoch + 1), "the open wave settled or was dropped"
+    world.settle_another()
+    ranks.require_right()
+
+
+def test_a_killed_controller_delays_no_step_and_its_successor_carries_on(held: World) -> None:
+    die_and_come_back(held)
+
+
+def test_a_restarted_group_loads_what_was_settled_last(held: World) -> None:
+    epoch = held.ranks.epoch
+    assert epoch > 0
+    held.ranks.kill()
+    ranks = held.start_ranks()
+    ranks.serve(20)
+    assert ranks.seen[0][0].epoch == epoch, "the settled placement was not loaded at the start"
+    held.calm_down()
+    status = held.operator.status()
+    assert status.epoch == epoch
+    assert status.operation.running.phase == "stopped"
+    held.settle_another()
+    ranks.require_right()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(240)
+def test_all_of_ray_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with closing(World(tmp_path, "up")) as world:
+        world.settle_another()
+        world.ranks.hold_rounds(HELD_RANK, is_on=True)
+        world.operator.move()
+        world.await_held()
+        die_and_come_back(world)
+        assert world.controller.end() == 0

@@ -1,0 +1,89 @@
+"""A controller, a street and a rank group, in real processes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from tests.system.controller import ControllerProcess, Operator
+from tests.system.group import Group, seconds_of
+from tests.system.proxy import Proxy
+from tests.system.rank import NUM_RANKS
+from tests.system.words import StepSeen
+
+HELD_RANK = 2
+"""The rank that stages late, or never, where one does."""
+
+
+class World:
+    """All of it; `close` ends every process, whatever happened."""
+
+    def __init__(self, folder: Path, verb: str = "run") -> None:
+        self.controller = ControllerProcess(folder, verb)
+        self.proxy = Proxy(("127.0.0.1", self.controller.port))
+        self.operator = Operator(self.controller.port)
+        self.group: Group | None = None
+        try:
+            self.controller.start()
+            self.ranks = self.start_ranks()
+        except BaseException:
+            self.close()
+            raise
+
+    def start_ranks(self) -> Group:
+        """Start a new group; it takes the place of one that has ended."""
+        self.ranks = self.group = Group(self.proxy.endpoint)
+        return self.ranks
+
+    def calm_down(self) -> None:
+        """Serve on until nothing runs and every rank is heard."""
+        self.ranks.serve_until(self.operator.is_calm, within_steps=4000, what="calm")
+
+    def await_held(self) -> None:
+        """Serve on until all ranks but the one that is held have staged."""
+
+        def is_held() -> bool:
+            phases = [rank.phase for rank in self.operator.status().ranks]
+            return phases == ["accepted" if r == HELD_RANK else "staged" for r in range(NUM_RANKS)]
+
+        self.ranks.serve_until(is_held, within_steps=400, what="all but one have staged")
+
+    def settle_another(self) -> None:
+        """A plan drawn now is carried out."""
+        self.calm_down()
+        before = self.ranks.epoch
+        self.operator.move()
+        self.calm_down()
+        assert self.operator.status().operation.running.phase == "done"
+        assert self.ranks.epoch > before
+
+    def close(self) -> None:
+        """End everything."""
+        if self.group is not None:
+            self.group.kill()
+        self.controller.kill()
+        self.proxy.close()
+        self.operator.close()
+
+
+LATE = 5
+"""A step is late beyond so many medians of the paired steps."""
+
+
+def require_no_step_waited(
+    during: Sequence[Sequence[StepSeen]], paired: Sequence[Sequence[StepSeen]]
+) -> None:
+    """Compare steps while something was broken with as many before: nothing waited for it.
+
+    A step that waits for what is broken waits until it is mended, or for a time-out; this is
+    told from the noise of a busy machine by comparing, not by any time of its own.
+    """
+    broken, whole = seconds_of(during), seconds_of(paired)
+    limit = LATE * median(whole)
+    late = [sum(one > limit for one in steps) for steps in (broken, whole)]
+    told = (
+        f"median {median(broken):.4f} s, paired {median(whole):.4f} s; late {late[0]}, paired "
+        f"{late[1]}; slowest {max(broken):.4f} s, paired {max(whole):.4f} s"
+    )
+    assert median(broken) <= 2 * median(whole), told
+    assert late[0] <= late[1] + len(broken) // 20, told
+    assert max(broken) <= 2 * LATE * max(whole), told
