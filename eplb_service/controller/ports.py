@@ -45,7 +45,10 @@ class Store(Protocol):
         ...
 
     async def spend(self, generation: Generation, deployment: str, record: EpochRecord) -> None:
-        """Spend the epoch's number; StoreConflict if it is not above all spent ones."""
+        """Spend the epoch's number; StoreConflict if it is not above all spent ones.
+
+        The same wave again is done already: its first answer was lost.
+        """
         ...
 
     async def end(self, generation: Generation, deployment: str, end: EpochEnd) -> None:

@@ -45,6 +45,14 @@ def require_new_epoch(*, deployment: str, spent: Epoch, number: Epoch) -> None:
         )
 
 
+def is_spent_again(record: EpochRecord, *, before: EpochRecord, phase: WavePhase) -> bool:
+    """Whether the number was spent on this very wave: the answer was lost, not the record.
+
+    The digest covers content, base, incarnation and expiry, and only the leader gets here.
+    """
+    return phase is WavePhase.SPENT and before.wave == record.wave
+
+
 def require_new_revision(*, epoch: Epoch, spent: Revision, number: Revision) -> None:
     """Raise StoreConflict unless the revision is above every one spent in its epoch."""
     if number <= spent:

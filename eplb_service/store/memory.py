@@ -19,6 +19,7 @@ from eplb_service.store.judge import (
     HISTORY_KEPT,
     SETTLED_KEPT,
     is_progress,
+    is_spent_again,
     require_leader,
     require_new_epoch,
     require_new_revision,
@@ -69,6 +70,12 @@ class _Shelf:
         found = self.newest(WavePhase.SETTLED, WavePhase.COMMITTED)
         is_of_this_shape = found is not None and found.end.epoch > self.start_after
         return found.record if found and is_of_this_shape else self.start
+
+    def forget_aborted(self) -> None:
+        """Drop what was never served and can no longer be open."""
+        for number, spent in self.epochs.items():
+            if spent.end.phase is WavePhase.ABORTED and number < max(self.epochs):
+                spent.record = None
 
     def forget(self) -> None:
         """Drop placements that are too old to return to."""
@@ -164,11 +171,19 @@ class MemoryStore(MemoryArchive):
             shelf.start, shelf.start_after = first, highest
 
     async def spend(self, generation: Generation, deployment: str, record: EpochRecord) -> None:
-        """Spend the epoch's number; StoreConflict if it is not above all spent ones."""
+        """Spend the epoch's number; the same wave twice is one.
+
+        StoreConflict if the number is not above all spent ones.
+        """
         shelf = self._fenced(generation, deployment)
         number = record.wave.epoch
+        before = shelf.epochs.get(number)
+        kept = before.record if before else None
+        if before and kept and is_spent_again(record, before=kept, phase=before.end.phase):
+            return
         require_new_epoch(deployment=deployment, spent=max(shelf.epochs), number=number)
         shelf.write(record, WavePhase.SPENT)
+        shelf.forget_aborted()
 
     async def end(self, generation: Generation, deployment: str, end: EpochEnd) -> None:
         """Record how far an epoch came; the same end twice is one."""

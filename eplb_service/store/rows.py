@@ -159,6 +159,15 @@ def write_epoch(
     )
 
 
+def forget_aborted(connection: sqlite3.Connection, name: str) -> None:
+    """Drop the bodies of epochs that were never served and can no longer be open."""
+    connection.execute(
+        "UPDATE epochs SET body = NULL WHERE deployment = ? AND phase = 'aborted' "
+        "AND body IS NOT NULL AND epoch < (SELECT max(epoch) FROM epochs WHERE deployment = ?)",
+        (name, name),
+    )
+
+
 def write_number(connection: sqlite3.Connection, name: str, record: EpochRecord) -> None:
     """Write a number down as spent if it is not yet, without its placement."""
     connection.execute(

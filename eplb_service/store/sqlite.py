@@ -25,6 +25,7 @@ from eplb_service.protocol.wave_state import WavePhase
 from eplb_service.store import rows
 from eplb_service.store.judge import (
     is_progress,
+    is_spent_again,
     require_leader,
     require_new_epoch,
     require_new_revision,
@@ -111,12 +112,19 @@ class SqliteStore(SqliteArchive):
         )
 
     async def spend(self, generation: Generation, deployment: str, record: EpochRecord) -> None:
-        """Spend the epoch's number; StoreConflict if it is not above all spent ones."""
+        """Spend the epoch's number; the same wave twice is one.
+
+        StoreConflict if the number is not above all spent ones.
+        """
 
         def write(file: sqlite3.Connection) -> None:
             number = record.wave.epoch
+            before = rows.epoch(file, deployment, number)
+            if before and is_spent_again(record, before=before.record, phase=before.end.phase):
+                return
             require_new_epoch(deployment=deployment, spent=_spent(file, deployment), number=number)
             rows.write_epoch(file, deployment, record, WavePhase.SPENT)
+            rows.forget_aborted(file, deployment)
 
         await self._write(generation, f"spend epoch {record.wave.epoch} of {deployment}", write)
 

@@ -60,14 +60,16 @@ def content(base_epoch: int = 0) -> WaveContent:
     )
 
 
-def wave(epoch: int, *, note: str = "", shares: Shares | None = None) -> EpochRecord:
-    """A number to spend."""
+def wave(
+    epoch: int, *, note: str = "", shares: Shares | None = None, expires: int = 500
+) -> EpochRecord:
+    """A number to spend; waves that expire at different steps are different waves."""
     part = content(epoch - 1)
-    digest = wave_digest(part, incarnation=Incarnation(1), expires_at_step=500)
+    digest = wave_digest(part, incarnation=Incarnation(1), expires_at_step=expires)
     return EpochRecord(
         WaveName(Epoch(epoch), digest),
         Incarnation(1),
-        500,
+        expires,
         part,
         NEW,
         shares or even_shares(NEW, Ownership.OWN),

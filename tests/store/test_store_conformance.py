@@ -75,6 +75,33 @@ async def test_a_number_is_never_spent_twice(store: Opened, number: int) -> None
     await store.spend(generation, NAME, wave(3))
 
 
+async def test_a_spending_whose_answer_was_lost_is_done_when_it_is_tried_again(
+    store: Opened,
+) -> None:
+    generation = await registered(store)
+    await store.spend(generation, NAME, wave(1))
+    await store.spend(generation, NAME, wave(1))
+    found = await store.recover(NAME)
+    assert found is not None
+    assert_same(found.open_epoch, wave(1))
+    with pytest.raises(StoreConflict, match=r"epoch 1 .* 1 is the highest"):
+        await store.spend(generation, NAME, wave(1, expires=501))
+
+
+async def test_of_an_aborted_epoch_only_the_number_is_kept_once_a_newer_one_is_spent(
+    store: Opened,
+) -> None:
+    generation = await registered(store)
+    await store.spend(generation, NAME, wave(1))
+    await store.end(generation, NAME, ended(1, WavePhase.ABORTED, reason="no room"))
+    assert await store.epoch(NAME, Epoch(1)) is not None
+    await store.spend(generation, NAME, wave(2))
+    assert await store.epoch(NAME, Epoch(1)) is None
+    assert await store.epoch(NAME, Epoch(0)) is not None
+    with pytest.raises(StoreConflict):
+        await store.spend(generation, NAME, wave(1))
+
+
 async def test_a_wave_that_may_have_committed_stays_open(store: Opened) -> None:
     generation = await registered(store)
     await store.spend(generation, NAME, wave(1))
@@ -224,7 +251,7 @@ async def test_a_group_that_restarts_with_another_shape_starts_anew(store: Opene
     assert_same(found.settled, start(WIDER))
     assert (found.open_epoch, found.highest_epoch) == (None, 2)
     with pytest.raises(StoreConflict):
-        await store.spend(generation, NAME, wave(2))
+        await store.spend(generation, NAME, wave(2, expires=501))
     await settle(store, generation, 3)
     found = await store.recover(NAME)
     assert found is not None

@@ -117,9 +117,9 @@ async def test_an_older_incarnation_cannot_register(store: Opened) -> None:
 
 async def test_of_concurrent_spenders_of_one_number_exactly_one_wins(open_again: Open) -> None:
     generation = await registered(open_again())
-    stores = [open_again() for _ in range(4)]
+    rivals = list(enumerate(open_again() for _ in range(4)))
     for number in range(1, 6):
-        tries = [store.spend(generation, NAME, wave(number)) for store in stores]
+        tries = [store.spend(generation, NAME, wave(number, expires=at)) for at, store in rivals]
         results = await asyncio.gather(*tries, return_exceptions=True)
         lost = [result for result in results if isinstance(result, StoreConflict)]
         assert (results.count(None), len(lost)) == (1, 3)
