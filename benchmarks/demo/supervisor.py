@@ -28,7 +28,7 @@ _LOOK_S = 0.25
 _SHOW_EVERY_S = 3.0
 _TRIAL_STEPS = 60
 _SHORTEST_INTERVAL_S = 0.045
-_SERVING_S = 72.0
+_SERVING_S = 66.0
 """Time for all domains, of the two minutes that the demo may take."""
 _FEWEST_DOMAINS = 2
 """With fewer nothing would change that is worth balancing again."""

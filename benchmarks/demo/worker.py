@@ -61,6 +61,8 @@ def run(place: Place, supervisor: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     try:
+        if supervisor.poll():  # nothing is said before Ready: the supervisor is gone
+            return
         _join(place)
         supervisor.send(Ready(place.rank))
         _obey(place, supervisor)

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.demo import measures
-from benchmarks.demo.control import ControllerProcess
+from benchmarks.demo.control import ControllerProcess, SettingsTree
+from benchmarks.demo.model import AGREE_EVERY
 from benchmarks.demo.ranks import Ranks
 from benchmarks.demo.records import AgentSetup
 from benchmarks.demo.supervisor import Segment, await_ready, run_segment
@@ -20,6 +21,11 @@ __all__ = ["measure"]
 
 _LAYOUT = SlotLayout((34, 34))
 """As many ranks as the smallest machine has cores, so that a step is not a matter of waiting."""
+_SETTINGS: SettingsTree = {
+    "server": {"port": 0, "metrics_port": 0},
+    "planning": {"is_automatic": False},
+    "protocol": {"agree_every": AGREE_EVERY},
+}
 _BLOCK = 200
 _NUM_PAIRS = 3
 _SKIPPED = 20
@@ -33,7 +39,7 @@ def measure() -> list[Figure]:
         tempfile.TemporaryDirectory(prefix="eplb-forward-") as folder,
         Ranks(_LAYOUT, staging_rows=4) as ranks,
         ControllerProcess(
-            Path(folder), Path(folder) / "controller.log", on_ray=False, is_automatic=False
+            Path(folder), Path(folder) / "controller.log", _SETTINGS, on_ray=False
         ) as controller,
     ):
         await_ready(ranks)
