@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eplb_service.controller.errands import Errands
-from eplb_service.controller.machine import step
+from eplb_service.controller.machine import step, to_load
 from eplb_service.controller.machine_state import (
     DeploymentState,
     Effect,
@@ -20,7 +20,7 @@ from eplb_service.controller.machine_state import (
     RankGreeted,
 )
 from eplb_service.controller.ports import Outbox
-from eplb_service.domain.errors import EplbError, StoreConflict
+from eplb_service.domain.errors import EplbError, NotLeader, StoreConflict
 
 log = logging.getLogger(__name__)
 
@@ -50,34 +50,45 @@ class DeploymentDriver:
         self.errands = errands
         self._hooks = hooks
         self._letters: asyncio.Queue[_Letter] = asyncio.Queue(QUEUE_BOUND)
+        self._is_over = False
 
     async def run(self) -> None:
-        """Handle events until cancelled."""
-        while True:
-            letter = await self._letters.get()
-            try:
-                await self._handle(letter)
-            except StoreConflict as fenced:
-                self._fail(letter, fenced)
-                self._hooks.on_fenced(fenced)
-                return
-            except EplbError as refused:
-                self._fail(letter, refused)
-            else:
-                if not letter.done.done():
-                    letter.done.set_result(None)
+        """Handle events until cancelled or fenced; who waits then hears NotLeader."""
+        letter: _Letter | None = None
+        try:
+            while True:
+                letter = await self._letters.get()
+                try:
+                    await self._handle(letter)
+                except StoreConflict as fenced:
+                    self._fail(letter, fenced)
+                    self._hooks.on_fenced(fenced)
+                    return
+                except EplbError as refused:
+                    self._fail(letter, refused)
+                else:
+                    if not letter.done.done():
+                        letter.done.set_result(None)
+        finally:
+            self._end(letter)
 
     async def ask(self, event: Event, outbox: Outbox | None = None) -> None:
         """Hand in an event and wait until it and its effects are handled.
 
-        Raises whatever the machine refuses the event with.
+        Raises whatever the machine refuses the event with, and NotLeader once this
+        controller handles nothing more.
         """
-        done = asyncio.get_running_loop().create_future()
-        await self._letters.put(_Letter(event, outbox, done))
-        await done
+        letter = _Letter(event, outbox, asyncio.get_running_loop().create_future())
+        if not self._is_over:
+            await self._letters.put(letter)
+        if self._is_over:
+            self._fail(letter, _over())
+        await letter.done
 
     def offer(self, event: Event) -> bool:
         """Hand in an event whose loss a later one makes good; False where there was no room."""
+        if self._is_over:
+            return False
         done = asyncio.get_running_loop().create_future()
         done.add_done_callback(_collect)
         try:
@@ -91,10 +102,18 @@ class DeploymentDriver:
         if not letter.done.done():
             letter.done.set_exception(error)
 
+    def _end(self, current: _Letter | None) -> None:
+        """Let nobody wait for what will never be handled."""
+        self._is_over = True
+        if current is not None:
+            self._fail(current, _over())
+        while not self._letters.empty():
+            self._fail(self._letters.get_nowait(), _over())
+
     async def _handle(self, letter: _Letter) -> None:
         self.state, effects = step(self.state, letter.event)
         if isinstance(letter.event, RankGreeted) and letter.outbox is not None:
-            self.errands.welcome(letter.event.hello, letter.outbox, self.state.settled)
+            self.errands.welcome(letter.event.hello, letter.outbox, to_load(self.state))
         pending = deque(effects)
         while pending:
             effect = pending.popleft()
@@ -103,6 +122,12 @@ class DeploymentDriver:
             if answer is not None:
                 self.state, more = step(self.state, answer)
                 pending.extendleft(reversed(more))
+
+
+def _over() -> NotLeader:
+    return NotLeader(
+        "this controller leads no more; connect again, the leader answers on the same address"
+    )
 
 
 def _collect(done: asyncio.Future[None]) -> None:

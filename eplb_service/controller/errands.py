@@ -30,7 +30,7 @@ from eplb_service.controller.ports import Outbox, Store
 from eplb_service.controller.records import DeploymentRecord, EpochRecord
 from eplb_service.domain.errors import StoreUnavailable
 from eplb_service.domain.ids import Generation
-from eplb_service.domain.shares import Shares
+from eplb_service.domain.shares import Shares, even_shares
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import Abort, Arm, Down, Hello, Welcome
 
@@ -84,21 +84,24 @@ class Errands:
         for outbox in tuple(self._outboxes.values()):
             outbox.close(reason)
 
-    def welcome(self, hello: Hello, outbox: Outbox, settled: EpochRecord) -> None:
+    def welcome(self, hello: Hello, outbox: Outbox, to_load: EpochRecord) -> None:
         """Take a rank's stream in and answer its Hello; an older stream of it is closed."""
         rank = hello.profile.rank
         former = self._outboxes.get(rank)
         if former is not None and former is not outbox:
             former.close("a newer stream of this rank took its place")
         self._outboxes[rank] = outbox
-        table = settled.shares.table_of(rank)[None]
+        ownership, shares = hello.profile.ownership, to_load.shares
+        if shares.ownership is not ownership:
+            shares = even_shares(to_load.placement, ownership)
+        table = np.ascontiguousarray(shares.table_of(rank)[None])
         outbox.send(
             Welcome(
                 generation=self.generation,
                 incarnation=hello.incarnation,
-                epoch=settled.wave.epoch,
-                placement=settled.placement,
-                shares=Shares(np.ascontiguousarray(table), settled.shares.ownership),
+                epoch=to_load.wave.epoch,
+                placement=to_load.placement,
+                shares=Shares(table, ownership),
                 report_every_steps=self._cadence.report_every_steps,
                 sent_every_reports=self._cadence.sent_every_reports,
             )

@@ -14,7 +14,7 @@ from eplb_service.controller.machine_state import (
     Step,
     WaveEnded,
 )
-from eplb_service.controller.records import EpochEnd, EpochRecord
+from eplb_service.controller.records import EpochEnd, EpochRecord, has_same_shape
 from eplb_service.domain.ids import Epoch
 from eplb_service.protocol import wave as wave_machine
 from eplb_service.protocol.wave_state import (
@@ -120,7 +120,9 @@ def _land(state: DeploymentState, flight: Flight) -> Step:
     plan = run.plan if run and run.plan.plan_id == record.plan_id else None
     ended = WaveEnded(record, phase, flight.wave.reason, plan)
     if phase is WavePhase.SETTLED:
-        state = replace(state, serving=record, settled=record)
+        # A group that restarted into another shape serves something of its own.
+        if has_same_shape(record.placement, state.settled.placement):
+            state = replace(state, serving=record, settled=record)
         if run and plan:
             run = replace(run, num_settled=run.num_settled + 1)
     elif run and plan:

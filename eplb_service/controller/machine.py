@@ -30,7 +30,7 @@ from eplb_service.controller.machine_state import (
     Ticked,
 )
 from eplb_service.controller.membership import empty, greet, leave, status_of, update
-from eplb_service.controller.records import EpochRecord
+from eplb_service.controller.records import EpochRecord, has_same_shape
 from eplb_service.controller.runs import proceed
 from eplb_service.controller.statuses import fold
 from eplb_service.domain.ids import NO_DIGEST
@@ -46,7 +46,7 @@ from eplb_service.protocol.messages import (
     Staged,
     WaveName,
 )
-from eplb_service.protocol.wave_state import Greeted, Recorded, Said
+from eplb_service.protocol.wave_state import Greeted, Recorded, Said, WavePhase
 
 
 def begin(hello: Hello, *, pace: Pace, now_s: float) -> DeploymentState:
@@ -84,6 +84,15 @@ def adopted(hello: Hello, *, note: str, now_s: float) -> EpochRecord:
         note=note,
         spent_at_s=now_s,
     )
+
+
+def to_load(state: DeploymentState) -> EpochRecord:
+    """Return what a new group of ranks should load: the newest that was cut over to, if it fits."""
+    flight, settled = state.flight, state.settled
+    if flight is None or flight.wave.phase is not WavePhase.COMMITTED:
+        return settled
+    is_fit = has_same_shape(flight.record.placement, settled.placement)
+    return flight.record if is_fit else settled
 
 
 def step(state: DeploymentState, event: Event) -> Step:
@@ -133,6 +142,7 @@ def _greeted(state: DeploymentState, hello: Hello) -> Step:
     membership = greet(before or empty(hello), hello)
     effects: tuple[Effect, ...] = ()
     if before is None or membership.incarnation > before.incarnation:
+        state = _fitted(state, hello)
         effects = (Register(membership, state.settled),)
     state = replace(state, membership=membership)
     flight = state.flight
@@ -159,13 +169,27 @@ def _all_greeted(state: DeploymentState, hello: Hello) -> Step:
     effects: tuple[Effect, ...] = ()
     if state.flight:
         state, effects = restart_flight(state, served.epoch)
+    marks = (served.epoch, *(member.status.high_mark for member in membership.known))
+    recorded, state = (
+        state.highest_epoch,
+        replace(state, highest_epoch=max(state.highest_epoch, *marks)),
+    )
     for known in (state.serving, state.settled):
         if (known.wave.epoch, known.placement.digest()) == (served.epoch, served.placement):
             return replace(state, serving=known), effects
     found = adopted(hello, note="adopted from the ranks", now_s=state.now_s)
-    highest = max(state.highest_epoch, *(m.status.high_mark for m in membership.known))
-    state = replace(state, serving=found, highest_epoch=highest)
+    # The store takes a number that it does not know for settled; see Store.register.
+    settled = found if served.epoch > recorded else state.settled
+    state = replace(state, serving=found, settled=settled)
     return state, (*effects, Register(membership, found))
+
+
+def _fitted(state: DeploymentState, hello: Hello) -> DeploymentState:
+    """A new group of another shape can load nothing that is on record: it starts anew."""
+    if has_same_shape(hello.placement, state.settled.placement):
+        return state
+    first = adopted(hello, note="served by a group of another shape", now_s=state.now_s)
+    return replace(state, serving=first, settled=first)
 
 
 def _said(state: DeploymentState, event: RankSaid) -> Step:

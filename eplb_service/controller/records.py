@@ -46,6 +46,12 @@ class EpochRecord:
     """Unix time."""
 
 
+def has_same_shape(one: Placement, other: Placement) -> bool:
+    """Whether a group that serves the one could load the other."""
+    shapes = [(p.layout, p.phy2log.shape, p.num_experts, p.num_shared) for p in (one, other)]
+    return shapes[0] == shapes[1]
+
+
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
     """How far an epoch came."""

@@ -1,6 +1,6 @@
 """What every store must refuse, whatever it writes to. Pure; raises the store's errors."""
 
-from eplb_service.controller.records import EpochRecord
+from eplb_service.controller.records import EpochRecord, has_same_shape
 from eplb_service.domain.errors import StoreConflict, UnknownDeployment, UnknownEpoch
 from eplb_service.domain.ids import Epoch, Generation, Incarnation, Revision
 from eplb_service.protocol.wave_state import WavePhase
@@ -81,11 +81,7 @@ def start_is_news(first: EpochRecord, newest: EpochRecord) -> bool:
 
     newest    the last settled record
     """
-    return (first.placement.layout, first.placement.phy2log.shape, first.placement.num_experts) != (
-        newest.placement.layout,
-        newest.placement.phy2log.shape,
-        newest.placement.num_experts,
-    )
+    return not has_same_shape(first.placement, newest.placement)
 
 
 def is_progress(*, epoch: Epoch, before: WavePhase, after: WavePhase) -> bool:

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
-from eplb_service.controller.machine import step
+from eplb_service.controller.machine import step, to_load
 from eplb_service.controller.machine_state import (
     DeploymentState,
+    PlanEnded,
+    PlanPhase,
     RankGreeted,
     Register,
     RunAsked,
@@ -19,6 +21,7 @@ from eplb_service.domain.errors import (
     NotReady,
 )
 from eplb_service.domain.ids import Epoch, Revision
+from eplb_service.domain.placement import placement_from_ranks
 from eplb_service.domain.shares import Ownership
 from eplb_service.protocol.messages import (
     Outcome,
@@ -36,6 +39,8 @@ from tests.controller.group import (
     plan,
     run_events,
 )
+
+WIDE = placement_from_ranks([[[0], [1], [2], [3]]], num_experts=4)
 
 
 def recovered(state: DeploymentState, phase: WavePhase) -> DeploymentState:
@@ -102,6 +107,55 @@ def test_a_controller_without_records_adopts_what_the_ranks_serve() -> None:
     assert isinstance(effects[-1], Register)
     _, effects = run_events(state, RunAsked(plan(SWAPPED, FLAT), 1, 5.0))
     assert spent(effects).epoch == Epoch(10)
+
+
+def test_a_group_of_another_shape_starts_anew_with_numbers_that_go_on() -> None:
+    state, wave = armed()
+    state, _ = run_events(state, said(0, cut_over(wave)), said(1, cut_over(wave)))
+    greetings = [hello(r, incarnation=2, placement=WIDE, num_ranks=4) for r in range(4)]
+    state, effects = run_events(state, RankGreeted(greetings[0]))
+    assert [e.first.placement for e in effects if isinstance(e, Register)] == [WIDE]
+    assert to_load(state).placement is WIDE
+    state, _ = run_events(state, *(RankGreeted(h) for h in greetings[1:]))
+    assert state.serving.placement.digest() == state.settled.placement.digest() == WIDE.digest()
+    assert state.highest_epoch == wave.epoch
+
+
+def test_a_committed_wave_of_another_shape_is_settled_and_not_served() -> None:
+    state, wave = armed()
+    state, _ = run_events(state, said(0, cut_over(wave)))
+    greetings = [hello(r, incarnation=2, placement=WIDE, num_ranks=4) for r in range(4)]
+    state, effects = run_events(state, *(RankGreeted(h) for h in greetings))
+    assert [e.phase for e in effects if isinstance(e, WaveEnded)] == [WavePhase.SETTLED]
+    assert [e.phase for e in effects if isinstance(e, PlanEnded)] == [PlanPhase.DONE]
+    assert state.serving.placement.digest() == state.settled.placement.digest() == WIDE.digest()
+
+
+def test_a_new_group_is_told_to_load_what_the_old_one_committed() -> None:
+    state, wave = armed()
+    state, _ = run_events(state, said(0, cut_over(wave)), RankGreeted(hello(0, incarnation=2)))
+    assert to_load(state).wave == wave
+    again = [hello(r, incarnation=2, placement=SWAPPED, epoch=wave.epoch) for r in (0, 1)]
+    state, _ = run_events(state, *(RankGreeted(h) for h in again))
+    assert state.serving.wave == state.settled.wave == wave
+
+
+def test_numbers_that_only_the_ranks_remember_are_not_spent_again() -> None:
+    state = group()
+    for rank in (0, 1):
+        greeting = hello(rank, incarnation=2)
+        told = replace(greeting.status, high_mark=Epoch(7))
+        state, _ = run_events(state, RankGreeted(replace(greeting, status=told)))
+    _, effects = run_events(state, RunAsked(plan(FLAT, SWAPPED), 1, 5.0))
+    assert spent(effects).epoch == 8
+
+
+def test_what_is_adopted_under_a_higher_number_is_what_the_next_group_is_told_to_load() -> None:
+    state = group()
+    again = [hello(r, incarnation=2, placement=SWAPPED, epoch=9) for r in (0, 1)]
+    state, _ = run_events(state, *(RankGreeted(h) for h in again))
+    state, _ = run_events(state, RankGreeted(hello(0, incarnation=3)))
+    assert to_load(state).wave.epoch == 9
 
 
 def test_nothing_starts_while_ranks_serve_different_placements() -> None:
