@@ -15,6 +15,7 @@ from eplb_service.controller.views import (
     RunView,
 )
 from eplb_service.domain.ids import Incarnation
+from eplb_service.domain.placement import Placement
 from eplb_service.load.group import Group
 from eplb_service.load.windows import LoadWindows
 
@@ -65,6 +66,13 @@ class Deployment:
         """The tuning in force."""
         return self._tuner.tuning(self.switches.overrides)
 
+    @property
+    def counted_placement(self) -> Placement:
+        """What the load windows count under; for a moment it is not what the state serves."""
+        if self.windows is None:
+            return self.driver.state.serving.placement
+        return self.windows.group.placement
+
     def skipped(self, reason: str) -> None:
         """Planning found nothing to do."""
         tally = self.tally
@@ -96,6 +104,8 @@ class Deployment:
         if membership is None or not membership.is_complete:
             self.windows = None
             return
+        if self.counted_incarnation != membership.incarnation:
+            self.heard_at_s.clear()
         self.counted_incarnation = membership.incarnation
         serving = state.serving
         group = Group(

@@ -14,6 +14,7 @@ from eplb_service.controller.machine_state import PlanPhase, RunAsked
 from eplb_service.controller.plan_book import KeptPlan
 from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput, Timing
 from eplb_service.controller.ports import PlanRunner
+from eplb_service.controller.records import has_same_shape
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
@@ -153,9 +154,9 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
 
 
 def _heat(window: LoadWindow | None, deployment: Deployment) -> Heat:
-    placement = deployment.driver.state.serving.placement
-    if window is not None and window.num_steps:
-        return heat_of(window, placement)
+    placement, counted = deployment.driver.state.serving.placement, deployment.counted_placement
+    if window is not None and window.num_steps and has_same_shape(placement, counted):
+        return heat_of(window, counted)
     tokens = np.zeros((placement.num_layers, placement.num_experts))
     return Heat(tokens, None, 0, 0.0, np.zeros((0, *tokens.shape)))
 
@@ -163,6 +164,6 @@ def _heat(window: LoadWindow | None, deployment: Deployment) -> Heat:
 def _sources(
     window: LoadWindow | None, num_ranks: int
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    if window is None:
+    if window is None or len(window.tokens) != num_ranks:
         return np.zeros(num_ranks)
     return window.tokens.astype(np.float64)

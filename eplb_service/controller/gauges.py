@@ -37,7 +37,7 @@ def show(deployment: Deployment, tools: Tools) -> None:
 
 def _show_window(deployment: Deployment, window: LoadWindow, tools: Tools) -> None:
     name, record = deployment.name, tools.recorder
-    placement = deployment.driver.state.serving.placement
+    placement = deployment.counted_placement
     record.set(WINDOW_COVERAGE, (name,), window.coverage)
     for layer, value in enumerate(measured_imbalance(window, placement).tolist()):
         labels = (name, str(layer))

@@ -93,7 +93,7 @@ def imbalance_view(deployment: Deployment, window: LoadWindow | None) -> Imbalan
     nothing = ImbalanceView(mean=float("nan"), worst=float("nan"), worst_layer=-1)
     if window is None:
         return nothing
-    values = measured_imbalance(window, deployment.driver.state.serving.placement)
+    values = measured_imbalance(window, deployment.counted_placement)
     if np.isnan(values).all():
         return nothing
     worst = int(np.nanargmax(values))
@@ -103,7 +103,7 @@ def imbalance_view(deployment: Deployment, window: LoadWindow | None) -> Imbalan
 def heat_view(deployment: Deployment, layers: tuple[int, ...]) -> HeatView:
     """Heat of the newest window; raises InsufficientSamples or InvalidRequest."""
     state = deployment.driver.state
-    placement, membership = state.serving.placement, state.membership
+    placement, membership = deployment.counted_placement, state.membership
     chosen = layers or tuple(range(placement.num_layers))
     wrong = [layer for layer in chosen if not 0 <= layer < placement.num_layers]
     if wrong:
@@ -112,7 +112,8 @@ def heat_view(deployment: Deployment, layers: tuple[int, ...]) -> HeatView:
             f"{placement.num_layers - 1}"
         )
     window = newest_window(deployment)
-    if window is None or membership is None or not window.num_steps:
+    is_of_group = membership is not None and len(membership.shape.layers) == placement.num_layers
+    if window is None or membership is None or not is_of_group or not window.num_steps:
         raise InsufficientSamples(
             f"{deployment.name} has no load window yet: no two common steps were reported by "
             "its ranks; serve some requests and ask again"

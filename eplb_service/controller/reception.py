@@ -1,11 +1,13 @@
 """Where ranks come in: Hello, words, reports, and the end of a stream."""
 
+from contextlib import suppress
+
 from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.machine_state import RankGreeted, RankLeft, RankSaid, RankStepped
 from eplb_service.controller.ports import Outbox, Recorder
 from eplb_service.controller.registry import Registry
-from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.errors import InvalidReport, NotLeader
 from eplb_service.domain.ids import Incarnation
 from eplb_service.domain.metric_names import REPORTS_REJECTED
 from eplb_service.domain.report import LoadReport
@@ -61,6 +63,7 @@ class Link:
         if windows is None:
             return
         try:
+            self._require_current(deployment.counted_incarnation)
             windows.add(report, rank)
         except InvalidReport as refused:
             deployment.num_rejected += 1
@@ -71,8 +74,17 @@ class Link:
             generation = deployment.driver.errands.generation
             self._outbox.send(ReportAck(generation, self._incarnation, report.epoch))
 
+    def _require_current(self, counted: Incarnation) -> None:
+        if self._incarnation != counted:
+            raise InvalidReport(
+                f"rank {self._rank} reported for incarnation {self._incarnation}, but {counted} "
+                "is counted; the counts were not used",
+                reason="incarnation",
+            )
+
     async def closed(self) -> None:
         """The stream ended."""
         driver = self._deployment.driver
         if driver.errands.disconnect(self._rank, self._outbox):
-            await driver.ask(RankLeft(self._rank, self._incarnation))
+            with suppress(NotLeader):  # a controller that ends keeps no book of who left
+                await driver.ask(RankLeft(self._rank, self._incarnation))

@@ -14,7 +14,7 @@ def evidence_of(deployment: Deployment, window: LoadWindow | None) -> Evidence:
     measured = imbalance_view(deployment, window)
     tokens_per_expert = 0.0
     if window is not None and window.num_steps:
-        tokens = heat_of(window, deployment.driver.state.serving.placement).tokens
+        tokens = heat_of(window, deployment.counted_placement).tokens
         loaded = tokens[tokens.sum(axis=1) > 0]
         tokens_per_expert = float(loaded.mean()) if loaded.size else 0.0
     return Evidence(
