@@ -15,7 +15,15 @@ from benchmarks.demo.records import AgentSetup, Begin, Progress, Ready, SegmentD
 from benchmarks.demo.summary import PlanLine
 from benchmarks.traffic import Schedule
 
-__all__ = ["Options", "Segment", "await_ready", "choose_schedule", "listen", "run_segment"]
+__all__ = [
+    "Options",
+    "Segment",
+    "await_ready",
+    "choose_schedule",
+    "fitted",
+    "listen",
+    "run_segment",
+]
 
 _FOR_EVER = 10**9
 """Steps of a segment that goes on."""
@@ -71,23 +79,36 @@ def await_ready(ranks: Ranks) -> None:
 
 
 def choose_schedule(ranks: Ranks, options: Options) -> Schedule:
-    """Return a schedule that this machine can keep, with as many domains as there is time for.
-
-    A step must leave time for the check of its outputs, so it may take half of its interval.
-    """
-    schedule = Schedule(options.domains, options.steps_per_domain, options.interval_s)
-    if not options.interval_s:
-        segment = Segment(schedule, 0, _TRIAL_STEPS, agent=None, is_shown=False)
-        trial = run_segment(ranks, segment, list)
-        step_s = float(np.median(measures.step_seconds(trial.seconds_NT)))
-        longest_s = _SERVING_S / (_FEWEST_DOMAINS * options.steps_per_domain)
-        interval_s = round(min(max(_SHORTEST_INTERVAL_S, 2 * step_s), longest_s), 3)
-        num_domains = int(_SERVING_S / (interval_s * options.steps_per_domain))
-        schedule = replace(schedule, domains=options.domains[-num_domains:], interval_s=interval_s)
-        print(
-            f"steps take {1e3 * step_s:.0f} ms here, so one begins every {1e3 * interval_s:.0f} ms"
-        )
+    """Return the schedule asked for, or else one that this machine can keep."""
+    asked = Schedule(options.domains, options.steps_per_domain, options.interval_s)
+    if options.interval_s:
+        return asked
+    segment = Segment(asked, 0, _TRIAL_STEPS, agent=None, is_shown=False)
+    trial = run_segment(ranks, segment, list)
+    step_s = float(np.median(measures.step_seconds(trial.seconds_NT)))
+    schedule = fitted(asked, step_s=step_s)
+    print(
+        f"steps take {1e3 * step_s:.0f} ms here, so one begins every "
+        f"{1e3 * schedule.interval_s:.0f} ms; domains: {', '.join(schedule.domains)}"
+    )
     return schedule
+
+
+def fitted(schedule: Schedule, *, step_s: float) -> Schedule:
+    """Return the schedule at an interval that fits, with as many domains as there is time for.
+
+    A step may take half of its interval, so that there is time for the check of its outputs.
+    Where even the fewest domains would take too long at that, steps begin more often than they
+    should, and are late.
+
+    >>> fitted(Schedule(("c4", "book", "arxiv"), 400, 0.0), step_s=0.04).domains
+    ('book', 'arxiv')
+    """
+    longest_s = _SERVING_S / (_FEWEST_DOMAINS * schedule.steps_per_domain)
+    interval_s = round(min(max(_SHORTEST_INTERVAL_S, 2 * step_s), longest_s), 4)
+    fitting = int(_SERVING_S / (interval_s * schedule.steps_per_domain))
+    num_domains = max(_FEWEST_DOMAINS, fitting)
+    return replace(schedule, domains=schedule.domains[-num_domains:], interval_s=interval_s)
 
 
 def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLine]]) -> Ledger:

@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def members(session: int) -> list[int]:
-    """Pids of all processes of one session."""
+    """Pids of all processes of one session; one that has ended and waits to be reaped is none."""
     found: list[int] = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -23,7 +23,7 @@ def members(session: int) -> list[int]:
                 after_name = (entry / "stat").read_text().rpartition(")")[2].split()
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended meanwhile
-            if int(after_name[3]) == session:
+            if int(after_name[3]) == session and after_name[0] != "Z":
                 found.append(int(entry.name))
     return found
 

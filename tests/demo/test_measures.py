@@ -11,6 +11,7 @@ from benchmarks.demo.ledger import NOT_TOLD, Ledger
 from benchmarks.demo.records import Checked, Progress, StepRecord
 from benchmarks.demo.screen import line, report
 from benchmarks.demo.summary import PlanLine, complaints, summarise
+from benchmarks.demo.supervisor import fitted
 from benchmarks.traffic import Schedule
 
 PLAN = PlanLine("7f3a", "yes", "done", 2, 30, 1.5, 1.05)
@@ -155,3 +156,17 @@ def test_the_live_line_tells_how_it_stands() -> None:
     shown = line(ledger, schedule, [PLAN])
     assert shown.split()[:2] == ["3", "book"]
     assert shown.endswith("7f3a yes done")
+
+
+@pytest.mark.parametrize(
+    ("step_s", "interval_s", "num_domains"),
+    [(0.010, 0.045, 3), (0.025, 0.050, 3), (0.040, 0.080, 2), (0.041, 0.082, 2), (9.0, 0.0825, 2)],
+)
+def test_the_schedule_fits_the_machine_and_the_two_minutes(
+    step_s: float, interval_s: float, num_domains: int
+) -> None:
+    asked = Schedule(("c4", "github", "wikipedia", "arxiv"), 400, 0.0)
+    schedule = fitted(asked, step_s=step_s)
+    assert schedule.interval_s == pytest.approx(interval_s)
+    assert schedule.domains == asked.domains[-num_domains:]
+    assert schedule.num_steps * schedule.interval_s <= 66
