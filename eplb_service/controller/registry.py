@@ -12,6 +12,7 @@ from eplb_service.controller.errands import Errands
 from eplb_service.controller.machine import begin
 from eplb_service.controller.machine_state import DeploymentState, Effect
 from eplb_service.controller.ports import Recorder, Store
+from eplb_service.controller.records import Note
 from eplb_service.controller.recovery import recovered_state
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.tuning import Tuner
@@ -53,9 +54,13 @@ class Registry:
         for name in await self.tools.store.deployments():
             found = await self.tools.store.recover(name)
             assert found is not None
-            tuning = self.tools.tuner.tuning(found.settings)
+            overrides, trouble = self.tools.tuner.usable(found.settings)
+            tuning = self.tools.tuner.tuning(overrides)
             state = recovered_state(found, pace=tuning.pace, now_s=self.tools.clock.wall_s())
-            self._admit(name, state, Switches(found.freeze, found.settings), generation)
+            deployment = self._admit(name, state, Switches(found.freeze, overrides), generation)
+            if trouble:
+                text = f"overrides set aside: {trouble}; on record are {found.settings}"
+                self._teller.note(deployment, "failure", text)
         self.generation = generation
         log.info(
             "controller leads",
@@ -95,13 +100,22 @@ class Registry:
             raise UnknownDeployment(f"no deployment {name or 'at all'}; known: {known}")
         return self._deployments[name]
 
+    async def keep(self, deployment: Deployment, note: Note) -> None:
+        """Write an operator's act; raises StoreConflict, as one that leads no more, when fenced."""
+        errands = deployment.driver.errands
+        try:
+            await self.tools.store.keep(errands.generation, errands.deployment, note)
+        except StoreConflict as fenced:
+            self._on_fenced(fenced)
+            raise
+
     def all(self) -> Iterator[Deployment]:
         """Every deployment, by name."""
         return iter([self._deployments[name] for name in sorted(self._deployments)])
 
     def _admit(
         self, name: str, state: DeploymentState, switches: Switches, generation: Generation
-    ) -> None:
+    ) -> Deployment:
         tools = self.tools
         errands = Errands(
             name,
@@ -115,9 +129,10 @@ class Registry:
             self._teller.tell(self._deployments[name], effect)
 
         driver = DeploymentDriver(state, errands=errands, hooks=Hooks(on_effect, self._on_fenced))
-        self._deployments[name] = Deployment(driver, switches, tools.tuner)
+        deployment = self._deployments[name] = Deployment(driver, switches, tools.tuner)
         assert self._tasks is not None
         self._tasks.create_task(driver.run(), name=f"deployment {name}")
+        return deployment
 
     def _on_fenced(self, fenced: StoreConflict) -> None:
         """Another controller leads: say nothing more to anybody."""

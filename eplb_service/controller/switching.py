@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import isfinite
 
 from eplb_service.controller.acting import why
 from eplb_service.controller.desk import ActRequest
@@ -14,6 +15,9 @@ from eplb_service.controller.views import StatusView
 from eplb_service.domain.errors import DeploymentHalted, InvalidRequest
 from eplb_service.protocol.messages import Resume
 
+LONGEST_FREEZE_S = 366 * 86_400.0
+"""A freeze is a pause; planning is switched off by its setting."""
+
 
 class SwitchVerbs:
     """freeze, resume and set_config of a desk.ActDesk."""
@@ -25,13 +29,13 @@ class SwitchVerbs:
     async def freeze(self, act: ActRequest, seconds: float) -> StatusView:
         """Allow no automatic plan for a time; 0 seconds lifts it."""
         deployment, clock = self._registry.find(act.deployment), self._registry.tools.clock
-        if seconds < 0:
+        if not (isfinite(seconds) and 0 <= seconds <= LONGEST_FREEZE_S):
             raise InvalidRequest(
-                f"a freeze of {seconds:g} s; expected more than 0, or 0 to lift it"
+                f"a freeze of {seconds:g} s; expected more than 0 and at most "
+                f"{LONGEST_FREEZE_S:.0f} s (a year), or 0 to lift it; nothing changed"
             )
         freeze = Freeze(clock.wall_s() + seconds, act.who, act.reason) if seconds else None
-        store, errands = self._registry.tools.store, deployment.driver.errands
-        await store.keep(errands.generation, deployment.name, FreezeNote(freeze))
+        await self._registry.keep(deployment, FreezeNote(freeze))
         deployment.switches = replace(deployment.switches, freeze=freeze)
         text = f"plans frozen for {seconds:.0f} s" if seconds else "freeze lifted"
         kind = "freeze" if seconds else "unfreeze"
@@ -63,10 +67,12 @@ class SwitchVerbs:
     async def set_config(self, act: ActRequest, values: Mapping[str, str]) -> Mapping[str, str]:
         """Change settings by dotted name; all or none."""
         deployment, tools = self._registry.find(act.deployment), self._registry.tools
-        merged = tools.tuner.merged(deployment.switches.overrides, values)
-        tools.tuner.tuning(merged)
-        generation = deployment.driver.errands.generation
-        await tools.store.keep(generation, deployment.name, SettingsNote(merged))
+        while True:
+            before = deployment.switches.overrides
+            merged = tools.tuner.merged(before, values)
+            await self._registry.keep(deployment, SettingsNote(merged))
+            if deployment.switches.overrides == before:
+                break  # else another change came meanwhile, and this one builds on it
         deployment.switches = replace(deployment.switches, overrides=merged)
         changed = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
         self._teller.note(deployment, "config", f"{changed}: {why(act)}")

@@ -47,6 +47,13 @@ class Tuner(Protocol):
         """The tuning under these overrides."""
         ...
 
+    def usable(self, overrides: str) -> tuple[str, str]:
+        """The overrides that this release can use, and what is wrong with the others.
+
+        The second is empty where nothing is; raises nothing.
+        """
+        ...
+
     def shown(self, overrides: str) -> Mapping[str, str]:
         """Every setting that an operator may change, by dotted name, as JSON values."""
         ...

@@ -1,13 +1,18 @@
 """Settings as the controller reads them: its tuning, under an operator's overrides."""
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 
 from eplb_service.controller.errands import Cadence
 from eplb_service.controller.machine_state import Pace
 from eplb_service.controller.tuning import PlanningTerms, Tuning
+from eplb_service.domain.errors import InvalidSettings
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
-from eplb_service.settings.settings import Settings, merge_overrides
+from eplb_service.settings.settings import Settings, merge_overrides, read_overrides
+
+NO_OVERRIDES = "{}"
 
 
 class SettingsTuner:
@@ -36,6 +41,26 @@ class SettingsTuner:
             ),
             cadence=Cadence(window.report_every_steps, window.sent_every_reports),
         )
+
+    def usable(self, overrides: str) -> tuple[str, str]:
+        """Return the overrides that this release can use, and what is wrong with the others."""
+        try:
+            self._settings.with_overrides(overrides)
+        except InvalidSettings as wrong:
+            return self._usable_ones(overrides), str(wrong)
+        return overrides, ""
+
+    def _usable_ones(self, overrides: str) -> str:
+        """Take them one by one: an upgrade may have renamed or bounded some."""
+        kept = NO_OVERRIDES
+        try:
+            values = read_overrides(overrides)
+        except InvalidSettings:
+            return kept
+        for name, value in values.items():
+            with suppress(InvalidSettings):
+                kept = self.merged(kept, {name: json.dumps(value)})
+        return kept
 
     def shown(self, overrides: str) -> Mapping[str, str]:
         """Return every setting that operators may change, by dotted name, as JSON."""
