@@ -96,12 +96,9 @@ class Drawer:
         found = obstacle(deployment.driver.state, kept.plan)
         if found is not None:
             raise found
-        plan, verdict = kept.plan, kept.verdict
-        deployment.book.started(plan.plan_id)
-        text = f"plan {verdict.answer}: {plan.price.num_moves} moves in {len(plan.waves)} waves"
-        self._teller.note(deployment, "plan", f"{text}; {plan.reason}", plan.plan_id)
+        deployment.book.keep(kept)
         wall_s = self._registry.tools.clock.wall_s()
-        await deployment.driver.ask(RunAsked(plan, verdict.num_waves, wall_s))
+        await deployment.driver.ask(RunAsked(kept.plan, kept.verdict.num_waves, wall_s))
 
     def _judged(self, deployment: Deployment, plan: Plan) -> KeptPlan:
         clock = self._registry.tools.clock

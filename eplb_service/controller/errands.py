@@ -18,6 +18,7 @@ from eplb_service.controller.machine_state import (
     Faulted,
     PhaseRecorded,
     PlanEnded,
+    PlanStarted,
     RecordPhase,
     Register,
     SendAbortTo,
@@ -118,7 +119,7 @@ class Errands:
                 self.tell(rank, Arm(self.generation, record.incarnation, record.wave))
             case SendAbortTo(rank, record):
                 self.tell(rank, Abort(self.generation, record.incarnation, record.wave))
-            case WaveEnded() | PlanEnded() | Faulted():
+            case WaveEnded() | PlanStarted() | PlanEnded() | Faulted():
                 pass
         return None
 

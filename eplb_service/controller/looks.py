@@ -3,9 +3,9 @@
 import numpy as np
 
 from eplb_service.controller.deployment import Deployment
-from eplb_service.controller.machine_state import DeploymentState
+from eplb_service.controller.machine_state import DeploymentState, PlanPhase
 from eplb_service.controller.plan_book import KeptPlan
-from eplb_service.controller.runs import halt_of
+from eplb_service.controller.runs import halt_of, waits_for
 from eplb_service.controller.views import (
     HeatView,
     ImbalanceView,
@@ -133,14 +133,15 @@ def heat_view(deployment: Deployment, layers: tuple[int, ...]) -> HeatView:
 
 def run_view(deployment: Deployment, kept: KeptPlan) -> RunView:
     """How an applied plan stands."""
+    state = deployment.driver.state
     return RunView(
         deployment=deployment.name,
         plan_id=kept.plan.plan_id,
         phase=kept.phase.value,
-        epoch=deployment.driver.state.serving.wave.epoch,
+        epoch=state.serving.wave.epoch,
         moves=kept.moves,
         bytes_moved=kept.bytes_moved,
-        text=kept.ending,
+        text=kept.ending or (waits_for(state) if kept.phase is PlanPhase.RUNNING else ""),
     )
 
 
@@ -161,6 +162,11 @@ def _operation_view(
     )
 
 
+def _holdup(kept: KeptPlan | None, state: DeploymentState) -> str:
+    holdup = waits_for(state) if state.run or state.flight else ""
+    return holdup if kept else "; ".join(filter(None, ("left by an earlier controller", holdup)))
+
+
 def _halt(state: DeploymentState) -> HaltStatus:
     if state.fault:
         return HaltStatus(0, is_active=True, reason=state.fault)
@@ -178,5 +184,5 @@ def _running_view(deployment: Deployment, state: DeploymentState) -> RunningView
         wave=kept.num_settled if kept else 0,
         num_waves=len(kept.plan.waves) if kept else 1,
         wave_phase=flight.wave.phase.value if flight else "",
-        reason=kept.ending if kept else "left by an earlier controller",
+        reason=kept.ending if kept and kept.ending else _holdup(kept, state),
     )

@@ -16,8 +16,7 @@ from eplb_service.controller.machine_state import (
     FaultCleared,
     Pace,
     PhaseRecorded,
-    PlanEnded,
-    PlanPhase,
+    PlanStarted,
     RankGreeted,
     RankLeft,
     RankSaid,
@@ -31,7 +30,7 @@ from eplb_service.controller.machine_state import (
 )
 from eplb_service.controller.membership import empty, greet, leave, status_of, update
 from eplb_service.controller.records import EpochRecord, has_same_shape
-from eplb_service.controller.runs import proceed
+from eplb_service.controller.runs import obstacle, proceed, tick_run
 from eplb_service.controller.statuses import fold
 from eplb_service.domain.ids import NO_DIGEST
 from eplb_service.domain.shares import even_shares
@@ -98,8 +97,8 @@ def to_load(state: DeploymentState) -> EpochRecord:
 def step(state: DeploymentState, event: Event) -> Step:
     """Advance one deployment by one event.
 
-    Raises StaleMessage, RegistrationRefused or UnknownRank, with the state unchanged,
-    for a rank that must not be listened to.
+    Raises, with the state unchanged, StaleMessage, RegistrationRefused or UnknownRank for
+    a rank that must not be listened to, and what runs.obstacle finds for a plan.
     """
     state, effects = _react(state, event)
     state, more = proceed(state)
@@ -117,10 +116,11 @@ def _react(state: DeploymentState, event: Event) -> Step:  # noqa: C901 - one li
         case RankLeft(rank, incarnation):
             return _left(state, rank, incarnation)
         case RunAsked(plan, num_waves, now_s):
+            found = obstacle(state, plan)
+            if found is not None:
+                raise found
             run = Run(plan, num_waves, num_started=0, num_settled=0, stopping="")
-            if state.run is not None:
-                return state, (PlanEnded(plan, PlanPhase.EXPIRED, 0, "another plan is running"),)
-            return replace(state, run=run, now_s=now_s), ()
+            return replace(state, run=run, now_s=now_s), (PlanStarted(plan),)
         case StopAsked(plan_id, reason):
             return _stop(state, plan_id, reason)
         case EpochSpent(epoch):
@@ -134,7 +134,8 @@ def _react(state: DeploymentState, event: Event) -> Step:  # noqa: C901 - one li
         case FaultCleared():
             return replace(state, fault=""), ()
         case Ticked(elapsed_s, now_s):
-            return tick_flight(replace(state, now_s=now_s), elapsed_s)
+            state = tick_run(replace(state, now_s=now_s), elapsed_s)
+            return tick_flight(state, elapsed_s)
 
 
 def _greeted(state: DeploymentState, hello: Hello) -> Step:

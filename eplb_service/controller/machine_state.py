@@ -51,6 +51,8 @@ class Run:
     num_settled: int
     stopping: str
     """Why no further wave starts; empty while it goes on."""
+    waited_s: float = 0.0
+    """Seconds that its next wave could not start, idle time not counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -245,6 +247,13 @@ class WaveEnded:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PlanStarted:
+    """A plan runs from now on."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PlanEnded:
     """A plan is over."""
 
@@ -269,6 +278,7 @@ Effect = (
     | SendArmTo
     | SendAbortTo
     | WaveEnded
+    | PlanStarted
     | PlanEnded
     | Faulted
 )

@@ -55,8 +55,11 @@ class Membership:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the group runs no steps; one rank's word is enough, steps are the group's."""
-        return any(member.status.is_idle for member in self.known)
+        """Whether the group runs no steps; one rank's word is enough, steps are the group's.
+
+        Not that of a rank that is away: it cannot take it back.
+        """
+        return any(member.status.is_idle and member.is_connected for member in self.known)
 
     def step(self) -> int:
         """Return the latest step that any rank told of."""

@@ -35,9 +35,17 @@ class PlanBook:
         self._latest_run = ""
 
     def keep(self, kept: KeptPlan) -> None:
-        """Take a plan in, or replace what is kept under its id; the oldest beyond the limit go."""
-        self._plans[kept.plan.plan_id] = kept
-        self._plans.move_to_end(kept.plan.plan_id)
+        """Take a plan in, or replace what is kept under its id; the oldest beyond the limit go.
+
+        A plan that runs stays as it is: the same one drawn again is only looked at.
+        """
+        plan_id = kept.plan.plan_id
+        before = self._plans.get(plan_id)
+        if before is None or before.phase is not PlanPhase.RUNNING:
+            self._plans[plan_id] = kept
+        self._plans.move_to_end(plan_id)
+        if self._latest_run in self._plans:
+            self._plans.move_to_end(self._latest_run)
         while len(self._plans) > NUM_KEPT:
             self._plans.popitem(last=False)
 
@@ -52,10 +60,17 @@ class PlanBook:
             )
         return kept
 
-    def started(self, plan_id: str) -> None:
-        """The plan begins to run."""
+    def started(self, plan_id: str) -> KeptPlan | None:
+        """The plan begins to run, maybe once more; returns what is kept of it, if anything."""
         self._latest_run = plan_id
-        self.keep(replace(self.find(plan_id), phase=PlanPhase.RUNNING, is_dry_run=False))
+        kept = self._plans.get(plan_id)
+        if kept is None:
+            return None
+        running = KeptPlan(
+            kept.plan, kept.verdict, PlanPhase.RUNNING, is_dry_run=False, drawn_at_s=kept.drawn_at_s
+        )
+        self.keep(running)
+        return running
 
     def wave_settled(self, plan_id: str, *, moves: int, num_bytes: int) -> None:
         """One of its waves settled."""

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from eplb_service.controller.machine_state import (
     DeploymentState,
+    Flight,
     PlanEnded,
     PlanPhase,
     Run,
@@ -24,6 +25,7 @@ from eplb_service.domain.plan import Plan
 from eplb_service.domain.wave import wave_digest
 from eplb_service.protocol.messages import HaltStatus, WaveName
 from eplb_service.protocol.rank_agreed import RAISED_ELSEWHERE
+from eplb_service.protocol.wave_state import Heard, WavePhase
 
 AGREEMENTS_BESIDE_ROUNDS = 3
 """Accept, staged-to-armed and cut over each need an agreement of their own."""
@@ -36,15 +38,14 @@ def obstacle(state: DeploymentState, plan: Plan) -> EplbError | None:
         return DeploymentHalted(f"{halted}; resume it before a plan can run")
     if state.run or state.flight or state.spending:
         running = state.run.plan.plan_id if state.run else "of an earlier controller"
+        holdup = waits_for(state)
         return DeploymentBusy(
-            f"plan {running} is running; wait for it, or abort it, before starting {plan.plan_id}"
+            f"plan {running} is running{f' ({holdup})' if holdup else ''}; wait for it, or abort "
+            f"it, before starting {plan.plan_id}"
         )
     membership = state.membership
-    if membership is None or not membership.is_connected:
-        missing = missing_ranks(state)
-        return NotReady(f"ranks {missing} are not connected; plan {plan.plan_id} was not started")
-    if membership.served() is None:
-        return NotReady(f"{told_served(membership)}; plan {plan.plan_id} was not started")
+    if membership is None or not membership.is_connected or membership.served() is None:
+        return NotReady(f"{waits_for(state)}; plan {plan.plan_id} was not started")
     if plan.base != state.serving.placement.digest():
         return PlanOvertaken(
             f"plan {plan.plan_id} starts from epoch {plan.base_epoch}, but epoch "
@@ -71,10 +72,37 @@ def halt_of(state: DeploymentState) -> HaltStatus | None:
     return halts[0][1] if halts else None
 
 
-def told_served(membership: Membership) -> str:
+def _told_served(membership: Membership) -> str:
     """Say who serves what, where ranks do not serve the same (yet)."""
     told = (f"rank {m.profile.rank} epoch {m.status.served.epoch}" for m in membership.known)
     return f"the ranks do not serve the same: {', '.join(told)}"
+
+
+def waits_for(state: DeploymentState) -> str:
+    """Say what a plan that runs, or its wave, waits for; empty where nothing holds it up."""
+    membership, missing = state.membership, missing_ranks(state)
+    away = f"ranks {missing} are not connected" if missing else ""
+    if state.flight:
+        return _wave_waits_for(state.flight, away)
+    if away or membership is None:
+        return away
+    if membership.served() is None:
+        return _told_served(membership)
+    return "the group is idle" if membership.is_idle else ""
+
+
+def _wave_waits_for(flight: Flight, away: str) -> str:
+    wave = flight.wave
+    match wave.phase:
+        case WavePhase.ABORTED:
+            end, what = Heard.DROPPED, f"epoch {wave.wave.epoch} is aborted: {wave.reason}"
+        case WavePhase.COMMITTED:
+            end, what = Heard.CUT_OVER, f"epoch {wave.wave.epoch} is committed"
+        case _:
+            return away
+    silent = [rank for rank, heard in enumerate(wave.heard) if heard is not end]
+    text = f"{what}; ranks {silent} have not said so, nothing else starts before they do"
+    return f"{text}; {away}" if away else text
 
 
 def missing_ranks(state: DeploymentState) -> list[int]:
@@ -102,9 +130,21 @@ def proceed(state: DeploymentState) -> Step:
         text = f"throttled to {run.num_waves} of {len(run.plan.waves)} waves"
         return _end(state, run, PlanPhase.STOPPED, text)
     membership = state.membership
-    if membership is None or not membership.is_connected or membership.is_idle:
+    if membership is None or waits_for(state):
         return state, ()
     return _spend(state, run, membership)
+
+
+def tick_run(state: DeploymentState, elapsed_s: float) -> DeploymentState:
+    """Give a plan up whose next wave could not start for as long as a wave may take."""
+    run, membership = state.run, state.membership
+    if run is None or state.flight or state.spending or (membership and membership.is_idle):
+        return state
+    run = replace(run, waited_s=run.waited_s + elapsed_s)
+    if run.waited_s >= state.pace.wave_deadline_s:
+        text = f"its next wave could not start for {run.waited_s:.0f} s: {waits_for(state)}"
+        run = replace(run, stopping=run.stopping or text)
+    return replace(state, run=run)
 
 
 def _end(state: DeploymentState, run: Run, phase: PlanPhase, reason: str) -> Step:
@@ -133,5 +173,5 @@ def _spend(state: DeploymentState, run: Run, membership: Membership) -> Step:
         note=run.plan.reason,
         spent_at_s=state.now_s,
     )
-    run = replace(run, num_started=run.num_started + 1)
+    run = replace(run, num_started=run.num_started + 1, waited_s=0.0)
     return replace(state, run=run, spending=record), (SpendEpoch(record),)

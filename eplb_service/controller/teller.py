@@ -12,6 +12,7 @@ from eplb_service.controller.machine_state import (
     Effect,
     Faulted,
     PlanEnded,
+    PlanStarted,
     RecordPhase,
     SpendEpoch,
     WaveEnded,
@@ -21,6 +22,7 @@ from eplb_service.controller.records import EpochRecord, HistoryEntry
 from eplb_service.domain.errors import StoreConflict, StoreUnavailable
 from eplb_service.domain.ids import Generation
 from eplb_service.domain.metric_names import MOVED_BYTES, MOVES, WAVES
+from eplb_service.domain.plan import Answer, Plan
 from eplb_service.domain.wave import SOURCE, TARGET
 from eplb_service.protocol.wave_state import WavePhase
 
@@ -70,6 +72,8 @@ class Teller:
                     self._committed(deployment)
             case WaveEnded():
                 self._wave_ended(deployment, effect)
+            case PlanStarted(plan):
+                self._plan_started(deployment, plan)
             case PlanEnded(plan, phase, num_settled, reason):
                 deployment.book.ended(plan.plan_id, phase, reason)
                 deployment.last_plan_ended_s = self._clock.monotonic_s()
@@ -91,6 +95,15 @@ class Teller:
             self._entries.put_nowait((deployment.driver.errands.generation, deployment.name, entry))
         except asyncio.QueueFull:
             log.warning("history line lost", extra={"line": text, "error": "too many wait"})
+
+    def _plan_started(self, deployment: Deployment, plan: Plan) -> None:
+        kept = deployment.book.started(plan.plan_id)
+        verdict = kept.verdict if kept else None
+        text = f"plan {verdict.answer if verdict else 'starts'}: {plan.price.num_moves} moves"
+        text = f"{text} in {len(plan.waves)} waves"
+        if verdict and verdict.answer is Answer.THROTTLE:
+            text = f"{text}, of which {verdict.num_waves} may run"
+        self.note(deployment, "plan", f"{text}; {plan.reason}", plan.plan_id)
 
     def _committed(self, deployment: Deployment) -> None:
         """Ranks count under the new epoch from their cutover on."""

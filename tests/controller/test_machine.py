@@ -8,6 +8,7 @@ from eplb_service.controller.machine_state import (
     PhaseRecorded,
     PlanEnded,
     PlanPhase,
+    PlanStarted,
     RankGreeted,
     RankLeft,
     RecordPhase,
@@ -54,7 +55,7 @@ from tests.controller.group import (
 
 def test_no_order_leaves_before_its_number_is_durable() -> None:
     _, effects = run_events(group(), RunAsked(plan(FLAT, SWAPPED), 1, 5.0))
-    assert [type(e) for e in effects] == [SpendEpoch]
+    assert [type(e) for e in effects] == [PlanStarted, SpendEpoch]
 
 
 def test_nobody_is_armed_before_may_commit_is_durable() -> None:
