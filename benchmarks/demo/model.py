@@ -22,13 +22,13 @@ NUM_EXPERTS = 64
 
 SHAPE = StackShape(
     num_layers=NUM_LAYERS,
-    width=64,
-    intermediate=24,
+    width=32,
+    intermediate=14,
     selector=SelectorSettings(
         num_experts=NUM_EXPERTS, top_k=TOP_K, scoring=Scoring.SIGMOID, factor=2.5
     ),
     activation=SiTU(),
-    latent=LatentShape(32),
+    latent=LatentShape(16),
     num_shared=2,
     corrected=True,
 )
