@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import socket
 from dataclasses import dataclass
 from typing import cast
 
@@ -16,6 +17,7 @@ from eplb_service.host.assembly import Addresses
 from eplb_service.settings.settings import Settings
 
 LOCAL = "local"
+KNOCK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,19 @@ def connect(address: str, namespace: str) -> None:
         ray.init(address=LOCAL, namespace=namespace, include_dashboard=False)
         return
     try:
+        _knock(address)
         ray.init(address=address, namespace=namespace)
-    except ConnectionError as silent:
+    except OSError as silent:
         raise DeadlineExceeded(
             f"no Ray cluster answers at {address} ({silent}); nothing was started or ended"
         ) from silent
+
+
+def _knock(address: str) -> None:
+    """Raise OSError where HOST:PORT is given and nobody listens; Ray itself waits for minutes."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal() and "//" not in host:
+        socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
 
 
 def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
