@@ -18,11 +18,12 @@ from eplb_service.controller.machine_state import (
     RankGreeted,
     RankSaid,
     RunAsked,
+    Ticked,
     WaveEnded,
 )
-from eplb_service.controller.records import EpochEnd
+from eplb_service.controller.records import EpochEnd, EpochRecord
 from eplb_service.controller.recovery import recovered_state
-from eplb_service.domain.errors import StaleMessage, StoreConflict, StoreUnavailable
+from eplb_service.domain.errors import NotLeader, StaleMessage, StoreConflict, StoreUnavailable
 from eplb_service.domain.ids import Generation
 from eplb_service.protocol.messages import Order, Welcome, Word
 from eplb_service.protocol.wave_state import WavePhase
@@ -152,6 +153,39 @@ async def test_an_older_controller_is_fenced_and_says_so() -> None:
             await old.driver.ask(RunAsked(plan(FLAT, SWAPPED), 1, 1.0))
         assert len(old.fenced) == 1
         assert not [m for m in old.ranks[0].told if isinstance(m, Order)]
+        for _ in range(2):  # nobody waits for a driver that handles nothing more
+            with pytest.raises(NotLeader):
+                async with asyncio.timeout(5):
+                    await old.driver.ask(Ticked(0.1, 1.0))
+        assert not old.driver.offer(Ticked(0.1, 1.0))
+
+
+async def test_who_waits_for_a_controller_that_ends_hears_that_it_leads_no_more() -> None:
+    store = StuckStore()
+    async with bench(store) as b:
+        await b.greet_all()
+        asked = [
+            asyncio.create_task(b.driver.ask(event))
+            for event in (RunAsked(plan(FLAT, SWAPPED), 1, 1.0), Ticked(0.1, 1.0))
+        ]
+        async with asyncio.timeout(5):
+            await store.is_asked.wait()
+    async with asyncio.timeout(5):
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [NotLeader, NotLeader]
+
+
+class StuckStore(MemoryStore):
+    """A store that never answers when a number is to be spent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    async def spend(self, generation: Generation, deployment: str, record: EpochRecord) -> None:
+        self.is_asked.set()
+        await asyncio.Event().wait()
+        await super().spend(generation, deployment, record)
 
 
 class SlowStore(MemoryStore):
