@@ -18,9 +18,13 @@ from eplb_service.controller.machine_state import (
     Effect,
     Event,
     RankGreeted,
+    RankLeft,
+    RankSaid,
+    Register,
 )
 from eplb_service.controller.ports import Outbox
 from eplb_service.domain.errors import EplbError, NotLeader, StoreConflict
+from eplb_service.protocol.messages import Hello
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ class _Letter:
     event: Event
     outbox: Outbox | None
     done: asyncio.Future[None]
+    is_asked: bool
+    """Whether somebody waits for the answer."""
 
 
 class DeploymentDriver:
@@ -64,11 +70,8 @@ class DeploymentDriver:
                     self._fail(letter, fenced)
                     self._hooks.on_fenced(fenced)
                     return
-                except EplbError as refused:
-                    self._fail(letter, refused)
-                else:
-                    if not letter.done.done():
-                        letter.done.set_result(None)
+                if not letter.done.done():
+                    letter.done.set_result(None)
         finally:
             self._end(letter)
 
@@ -78,7 +81,8 @@ class DeploymentDriver:
         Raises whatever the machine refuses the event with, and NotLeader once this
         controller handles nothing more.
         """
-        letter = _Letter(event, outbox, asyncio.get_running_loop().create_future())
+        done = asyncio.get_running_loop().create_future()
+        letter = _Letter(event, outbox, done, is_asked=True)
         if not self._is_over:
             await self._letters.put(letter)
         if self._is_over:
@@ -92,13 +96,13 @@ class DeploymentDriver:
         done = asyncio.get_running_loop().create_future()
         done.add_done_callback(_collect)
         try:
-            self._letters.put_nowait(_Letter(event, None, done))
+            self._letters.put_nowait(_Letter(event, None, done, is_asked=False))
         except asyncio.QueueFull:
             return False
         return True
 
     @staticmethod
-    def _fail(letter: _Letter, error: EplbError) -> None:
+    def _fail(letter: _Letter, error: Exception) -> None:
         if not letter.done.done():
             letter.done.set_exception(error)
 
@@ -111,10 +115,52 @@ class DeploymentDriver:
             self._fail(self._letters.get_nowait(), _over())
 
     async def _handle(self, letter: _Letter) -> None:
-        self.state, effects = step(self.state, letter.event)
-        if isinstance(letter.event, RankGreeted) and letter.outbox is not None:
-            self.errands.welcome(letter.event.hello, letter.outbox, to_load(self.state))
+        """Handle one event; only what happens after the state has changed may raise."""
+        event, outbox = letter.event, letter.outbox
+        if self._is_void(letter):
+            return
+        try:
+            self.state, effects = step(self.state, event)
+        except EplbError as refused:
+            self._fail(letter, refused)
+            return
+        except Exception as fault:
+            # A fault of ours, and nothing has changed: whoever asked hears of it, and the other
+            # deployments go on. Where nobody asked, nobody would hear: let the controller end.
+            if not letter.is_asked:
+                raise
+            log.exception("event failed", extra={"deployment": self.errands.deployment})
+            self._fail(letter, fault)
+            return
         pending = deque(effects)
+        if isinstance(event, RankGreeted) and outbox is not None:
+            # A new incarnation is on record before any of its ranks is told anything.
+            while pending and isinstance(pending[0], Register):
+                await self._perform(deque((pending.popleft(),)))
+            self.errands.welcome(event.hello, outbox, to_load(self.state))
+        await self._perform(pending)
+        if isinstance(event, RankGreeted) and outbox is not None and letter.done.cancelled():
+            await self._forget(event.hello, outbox)
+
+    def _is_void(self, letter: _Letter) -> bool:
+        """Whether a letter comes from a stream that is gone, or that a newer one replaced."""
+        match letter.event:
+            case RankGreeted():
+                return letter.done.cancelled()
+            case RankSaid(rank):
+                outbox = letter.outbox
+                return outbox is not None and not self.errands.is_current(rank, outbox)
+            case _:
+                return False
+
+    async def _forget(self, hello: Hello, outbox: Outbox) -> None:
+        """The stream ended while its Hello was handled: nobody will say so."""
+        rank = hello.profile.rank
+        if self.errands.disconnect(rank, outbox):
+            self.state, effects = step(self.state, RankLeft(rank, hello.incarnation))
+            await self._perform(deque(effects))
+
+    async def _perform(self, pending: deque[Effect]) -> None:
         while pending:
             effect = pending.popleft()
             answer = await self.errands.perform(effect)

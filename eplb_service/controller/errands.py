@@ -73,6 +73,10 @@ class Errands:
         if outbox is not None:
             outbox.send(message)
 
+    def is_current(self, rank: int, outbox: Outbox) -> bool:
+        """Whether this is the rank's newest stream."""
+        return self._outboxes.get(rank) is outbox
+
     def disconnect(self, rank: int, outbox: Outbox) -> bool:
         """Forget a stream that ended; False if a newer one has taken its place."""
         if self._outboxes.get(rank) is not outbox:

@@ -52,7 +52,9 @@ class Link:
 
     async def said(self, word: Word) -> None:
         """Handle a word of the protocol."""
-        await self._deployment.driver.ask(RankSaid(self._rank, self._incarnation, word))
+        await self._deployment.driver.ask(
+            RankSaid(self._rank, self._incarnation, word), self._outbox
+        )
 
     def reported(self, report: LoadReport) -> None:
         """Take a load report; raises InvalidReport, after counting it, when it is refused."""

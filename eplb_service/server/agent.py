@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import grpc.aio
 from eplb.v1 import agent_pb2, agent_pb2_grpc
 
-from eplb_service.controller.desk import RankDesk
+from eplb_service.controller.desk import RankDesk, RankLink
 from eplb_service.controller.ports import Recorder
 from eplb_service.domain.errors import DeadlineExceeded, InvalidRequest
 from eplb_service.protocol.messages import Hello
@@ -60,19 +60,25 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         hello = await self._first_word(messages)
         key = RankKey(hello.identity.name, hello.profile.rank)
         outbox = BoundedOutbox(self._outbox_limit)
-        link = await to_the_end(self._desk.hello(hello, outbox))
-        self._seat(key, outbox)
         fields = {"deployment": key.deployment, "rank": key.rank, "peer": context.peer()}
-        log.info("stream opened", extra=fields)
+        links: list[RankLink] = []
+
+        async def greet() -> None:
+            links.append(await self._desk.hello(hello, outbox))
+
         try:
-            reader = RankReader(key, link, self._recorder)
-            await _carry(reader, messages, outbox, context)
+            # A stream that ends meanwhile has a link all the same, which must learn of it.
+            await to_the_end(greet())
+            self._seat(key, outbox)
+            log.info("stream opened", extra=fields)
+            await _carry(RankReader(key, links[0], self._recorder), messages, outbox, context)
         finally:
             outbox.close("the stream ended")
             if self._streams.get(key) is outbox:
                 del self._streams[key]
-            await to_the_end(link.closed())
-            log.info("stream closed", extra=fields)
+            for link in links:
+                await to_the_end(link.closed())
+                log.info("stream closed", extra=fields)
 
     def _seat(self, key: RankKey, outbox: BoundedOutbox) -> None:
         """Let the newest stream of a rank be its only one."""

@@ -86,6 +86,7 @@ class Ranks:
         self.wrong_word: Exception | None = None
         self.wrong_report: Exception | None = None
         self.slow: asyncio.Event | None = None
+        self.slow_hello: asyncio.Event | None = None
         self.close_after_turns: int | None = None
         """Close every stream so many turns of the event loop after its Hello."""
 
@@ -94,6 +95,8 @@ class Ranks:
             raise self.wrong_hello
         link = Link(self, hello, outbox)
         self.links.append(link)
+        if self.slow_hello is not None:
+            await self.slow_hello.wait()
         outbox.send(words.a_welcome(generation=len(self.links)))
         if self.close_after_turns is not None:
             _close_later(outbox, self.close_after_turns)

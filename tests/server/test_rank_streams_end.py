@@ -155,6 +155,22 @@ async def test_a_word_that_was_begun_is_finished_though_the_rank_leaves(served: 
     assert link.words == [Idle(is_idle=True, step=3)]
 
 
+async def test_a_stream_that_ends_while_its_hello_is_handled_is_told_to_the_desk(
+    served: Served,
+) -> None:
+    served.ranks.slow_hello = asyncio.Event()
+    rank = RankClient(served.channel)
+    await rank.say(words.a_hello())
+    async with asyncio.timeout(5):
+        while not served.ranks.links:
+            await asyncio.sleep(0.01)
+        rank.call.cancel()
+        await rank.call.code()
+        await asyncio.sleep(0.05)  # the server hears of it
+        served.ranks.slow_hello.set()
+        await served.ranks.links[0].is_closed.wait()
+
+
 async def test_a_server_that_stops_ends_all_streams_at_once(served: Served) -> None:
     ranks = [RankClient(served.channel) for _ in range(3)]
     for number, rank in enumerate(ranks):
