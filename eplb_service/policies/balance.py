@@ -37,9 +37,18 @@ class Balance:
             for expert in experts:
                 self.holders[expert].append(rank)
         self._dropped: dict[tuple[int, int], FloatArray] = {}
-        self.load = np.zeros(len(ranks))
-        for expert, holders in enumerate(self.holders):
-            self.load[holders] += self._tokens(expert, len(holders))
+        self.load = self._loads()
+
+    def _loads(self) -> FloatArray:
+        """[N] tokens of each rank, from nothing but the holders."""
+        counts = np.array([len(holders) for holders in self.holders], dtype=np.intp)
+        experts = np.repeat(np.arange(len(counts)), counts)
+        nth = np.arange(len(experts)) - np.repeat(np.cumsum(counts) - counts, counts)
+        tokens = self.heat[experts] * self.split[counts[experts], nth]
+        held_by = np.array([rank for holders in self.holders for rank in holders], dtype=np.intp)
+        load = np.zeros(len(self.ranks))
+        np.add.at(load, held_by, tokens)
+        return load
 
     def _tokens(self, expert: int, count: int) -> FloatArray:
         """[count] tokens of each of so many replicas."""
@@ -72,11 +81,18 @@ class Balance:
         tokens[now] -= self._tokens(expert, len(now))
         return tokens
 
-    def moved(self, expert: int, source: int, target: int) -> FloatArray:
-        """[N] change of load if a replica went from one rank to another."""
-        holders = [rank for rank in self.holders[expert] if rank != source]
-        insort(holders, target)
-        return self.with_holders(expert, holders)
+    def moved(self, experts: Sequence[int], source: int, target: int) -> FloatArray:
+        """[len(experts), N] change of load if one rank gave its replica of each to another."""
+        tokens = np.zeros((len(experts), len(self.load)))
+        single = self.heat[np.array(experts)] * self.split[1, 0]
+        tokens[:, source], tokens[:, target] = -single, single
+        for at, expert in enumerate(experts):
+            now = self.holders[expert]
+            if len(now) > 1:
+                then = [rank for rank in now if rank != source]
+                insort(then, target)
+                tokens[at] = self.with_holders(expert, then)
+        return tokens
 
     def dropped(self, expert: int, rank: int) -> FloatArray:
         """[N] change of load if a rank gave its replica up; kept until the expert changes."""

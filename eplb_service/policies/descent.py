@@ -8,8 +8,9 @@ least loaded ranks (two moves). Ties go to the first in order of rank and expert
 Axes    C candidates   N ranks
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -103,13 +104,21 @@ def _spread(balance: Balance, hottest: int, replicas: list[tuple[int, int]]) -> 
     if not victims:
         return
     freed = balance.load + np.stack([balance.dropped(e, r) for _, r, e in victims])
+    ranks, experts = np.array([(rank, expert) for _, rank, expert in victims]).T
     for expert in balance.ranks[hottest]:
-        holders = set(balance.holders[expert])
-        at = [n for n, (_, r, e) in enumerate(victims) if r not in holders and e != expert]
-        if at and balance.heat[expert] > 0:
-            loads = freed[at] + balance.added(expert, [victims[n][1] for n in at])
-            options = [(Replaced(victims[n][1], victims[n][2], expert),) for n in at]
-            yield _best(balance, loads, options.__getitem__)
+        holds = np.zeros(len(load), dtype=np.bool_)
+        holds[balance.holders[expert]] = True
+        at = np.flatnonzero(~holds[ranks] & (experts != expert))
+        if at.size and balance.heat[expert] > 0:
+            loads = freed[at] + balance.added(expert, ranks[at])
+            places = [victims[n][1:] for n in at.tolist()]
+            yield _best(balance, loads, partial(_take, places, expert))
+
+
+def _take(places: Sequence[tuple[int, int]], into: int, at: int) -> Changes:
+    """Let an expert take the place of the replica that was looked at as number `at`."""
+    rank, out = places[at]
+    return (Replaced(rank, out, into),)
 
 
 def _shed(balance: Balance, hottest: int) -> Iterator[Candidate]:
@@ -144,8 +153,8 @@ def _best_swap(
     balance: Balance, ranks: tuple[int, int], given: list[int], taken: list[int]
 ) -> Candidate:
     hottest, other = ranks
-    away = np.stack([balance.moved(expert, hottest, other) for expert in given])
-    back = np.stack([balance.moved(expert, other, hottest) for expert in taken])
+    away = balance.moved(given, hottest, other)
+    back = balance.moved(taken, other, hottest)
     loads = balance.load + away[:, None, :] + back[None, :, :]
 
     def swap(at: int) -> Changes:
