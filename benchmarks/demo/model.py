@@ -22,13 +22,13 @@ NUM_EXPERTS = 64
 
 SHAPE = StackShape(
     num_layers=NUM_LAYERS,
-    width=32,
-    intermediate=14,
+    width=48,
+    intermediate=20,
     selector=SelectorSettings(
         num_experts=NUM_EXPERTS, top_k=TOP_K, scoring=Scoring.SIGMOID, factor=2.5
     ),
     activation=SiTU(),
-    latent=LatentShape(16),
+    latent=LatentShape(24),
     num_shared=2,
     corrected=True,
 )
