@@ -22,7 +22,12 @@ from eplb_service.settings.tree import ServerSettings, StoreSettings
 from tests.host.operators import Operator
 from tests.host.processes import await_so, free_port, is_alive
 
-pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+]
 
 WAIT_S = 60.0
 

@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.ray,
     pytest.mark.processes,
     pytest.mark.slow,
+    pytest.mark.timeout(240),
     pytest.mark.usefixtures("local_ray"),
 ]
 

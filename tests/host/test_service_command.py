@@ -1,11 +1,16 @@
 """`eplb-service` as its users start and end it."""
 
+# Ray's own annotations are incomplete.
+# pyright: reportUnknownMemberType=false
+
 import signal
 import socket
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
+import ray
 from grpc_health.v1 import health_pb2
 
 from tests.host.operators import Operator
@@ -19,6 +24,11 @@ from tests.host.processes import (
 )
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+def cluster_address() -> str:
+    """Where other processes find the Ray of this one."""
+    return cast("str", ray.get_runtime_context().gcs_address)
 
 
 def health(endpoint: str, *, within_s: float = 30.0) -> str:
@@ -84,6 +94,7 @@ async def test_a_second_controller_on_the_same_store_fences_the_first(tmp_path: 
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_up_starts_a_local_ray_and_takes_all_of_it_down(
     tmp_path: Path, number: signal.Signals
@@ -101,6 +112,7 @@ def test_up_starts_a_local_ray_and_takes_all_of_it_down(
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(240)
 def test_up_on_a_taken_port_ends_loudly_and_leaves_nothing(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         number = int(other.getsockname()[1])
@@ -115,6 +127,7 @@ def test_up_on_a_taken_port_ends_loudly_and_leaves_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(240)
 def test_up_on_a_cluster_that_is_not_there_says_so(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     words = ("up", "--address", f"127.0.0.1:{free_port()}", "--config", str(config))
@@ -122,3 +135,36 @@ def test_up_on_a_cluster_that_is_not_there_says_so(tmp_path: Path) -> None:
         assert up.await_end(60.0) == 5
         assert "no Ray cluster answers at" in up.said()
         assert "Traceback" not in up.said()
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(240)
+def test_up_and_down_on_a_cluster_that_is_there_can_be_said_twice(
+    tmp_path: Path, local_ray: str
+) -> None:
+    config = write_config(tmp_path, port=free_port())
+    where = ("--address", cluster_address(), "--namespace", local_ray, "--name", "twice")
+    endpoints = set[str]()
+    for number in range(2):
+        with service(tmp_path / f"up{number}", "up", "--config", str(config), *where) as up:
+            assert up.await_end(90.0) == 0, up.said()
+            endpoints.add(up.said().partition("controller   ")[2].split()[0])
+    (endpoint,) = endpoints
+    assert health(endpoint) == "SERVING", "it outlives the command"
+    said = list[str]()
+    for number in range(2):
+        with service(tmp_path / f"down{number}", "down", *where) as down:
+            assert down.await_end(90.0) == 0, down.said()
+            said.append(down.said().splitlines()[-1])
+    assert said[0] == "ended actor twice"
+    assert "nothing to do" in said[1]
+
+
+@pytest.mark.ray
+def test_a_store_that_forgets_is_refused_on_a_cluster(tmp_path: Path) -> None:
+    config = tmp_path / "settings.yaml"
+    config.write_text("store: {url: 'memory:'}\n")
+    words = ("up", "--address", "127.0.0.1:1", "--config", str(config))
+    with service(tmp_path / "log", *words) as up:
+        assert up.await_end() == 2
+        assert "forgets when the actor restarts" in up.said()

@@ -23,7 +23,9 @@ def world(_one_world: World) -> World:
 
 @pytest.fixture
 def held(world: World) -> Iterator[World]:
-    """The world in the middle of a wave's staging: all ranks but one are done."""
+    """The world in the middle of a wave's staging, not its first: all ranks but one are done."""
+    if not world.ranks.epoch:
+        world.settle_another()
     world.ranks.hold_rounds(HELD_RANK, is_on=True)
     world.operator.move()
     world.await_held()

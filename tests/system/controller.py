@@ -3,22 +3,20 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from time import monotonic, sleep
 from uuid import uuid4
 
 import grpc
 from eplb.v1 import admin_pb2, admin_pb2_grpc
 
+from tests.host.processes import await_so, descendants, free_port, is_alive
 from tests.system.rank import AGREE_EVERY
 
 START_S = 60.0
 END_S = 20.0
-LOOK_S = 0.05
 CALL_S = 30.0
 EXPIRY_STEPS = 600
 REPORT_EVERY = 10
@@ -26,20 +24,6 @@ REPORT_EVERY = 10
 
 class ControllerFailed(Exception):
     """It did not start; the text has the end of its log."""
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
-def await_so(is_so: Callable[[], bool], *, within_s: float, what: str) -> None:
-    """Look again and again, until it is so."""
-    give_up_at = monotonic() + within_s
-    while not is_so():
-        assert monotonic() < give_up_at, f"not within {within_s} s: {what}"
-        sleep(LOOK_S)
 
 
 class ControllerProcess:
@@ -91,11 +75,10 @@ class ControllerProcess:
         """Kill -9, and everything that it started, each by its pid."""
         if self._process is None:
             return
-        for pid in (self._process.pid, *descendants(self._process.pid)):
-            try:
+        family = (self._process.pid, *descendants(self._process.pid))
+        for pid in filter(is_alive, family):
+            with suppress(ProcessLookupError):  # its parent's end was its own
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         self._process.wait(END_S)
 
     def end(self) -> int:
@@ -107,24 +90,6 @@ class ControllerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             raise
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the pids of a process's children, of theirs, and so on."""
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                stat = (folder / "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(folder.name))
-    found, waiting = list[int](), [pid]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
-    return found
 
 
 def settings(port: int, store: Path) -> dict[str, dict[str, str | float | bool]]:

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 NUM_STEPS = 1000
 
 
+@pytest.mark.timeout(300)
 def test_outputs_stay_right_for_a_thousand_steps_under_forced_rebalancing(world: World) -> None:
     ranks, operator = world.ranks, world.operator
     first, epoch = ranks.num_steps, ranks.epoch
