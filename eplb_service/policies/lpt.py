@@ -17,27 +17,54 @@ from eplb_service.policies.descent import Effort, descend
 SMALL_LAYER = 200
 """Slots up to which several starts are tried, since one wrong count weighs more there."""
 NUM_STARTS = 10
+TINY_LAYER = 24
+"""Slots up to which replicas are also granted by chance, since all counts are soon tried."""
+NUM_TINY_STARTS = 40
+GOOD_ENOUGH = 1.01
+"""Imbalance at which no further start is tried."""
 NUM_POLISHING_STEPS = 8
 
 
 def pack(current: Balance, *, seed: int = 0) -> Balance:
     """Pack one layer anew into the slots that each rank has, and keep the best attempt.
 
-    Small layers are also packed by heat with noise drawn from the seed, and descended
-    from what they hold, since there the first attempt may end far from the best.
+    Small layers are also descended from what they hold, and packed from other starts drawn
+    from the seed, since there the first attempt may end far from the best.
     """
-    sizes = [len(experts) for experts in current.ranks]
-    is_small = sum(sizes) <= SMALL_LAYER
-    effort = Effort() if is_small else Effort(most_steps=NUM_POLISHING_STEPS)
+    num_slots = sum(len(experts) for experts in current.ranks)
+    if num_slots > SMALL_LAYER:
+        return _better(
+            current, _polished(current, current.heat, Effort(most_steps=NUM_POLISHING_STEPS))
+        )
+    best = descend(current, Effort())
     rng = np.random.default_rng(seed)
-    best = descend(current, effort) if is_small else current
-    for start in range(NUM_STARTS if is_small else 1):
-        noise = rng.normal(scale=0.08 * start, size=len(current.heat))
-        guess = Balance(current.heat, place(current.heat * np.exp(noise), sizes), current.split)
-        polished = descend(guess, effort)
-        if polished.peak < best.peak * (1 - LEAST_GAIN):
-            best = polished
+    is_tiny = num_slots <= TINY_LAYER
+    for start in range(NUM_TINY_STARTS if is_tiny else NUM_STARTS):
+        if best.peak <= GOOD_ENOUGH * float(best.load.mean()):
+            break
+        wanted = _wanted(current.heat, start, rng, by_chance=is_tiny and start % 2 == 1)
+        best = _better(best, _polished(current, wanted, Effort()))
     return best
+
+
+def _wanted(
+    heat: FloatArray, start: int, rng: np.random.Generator, *, by_chance: bool
+) -> FloatArray:
+    """[E] what replicas are granted by: the heat first, then with more and more noise."""
+    if by_chance:
+        return rng.exponential(size=len(heat))
+    noise = rng.normal(scale=0.08 * (start % NUM_STARTS), size=len(heat))
+    return heat * np.exp(noise)
+
+
+def _polished(current: Balance, wanted: FloatArray, effort: Effort) -> Balance:
+    sizes = [len(experts) for experts in current.ranks]
+    ranks = place(current.heat, sizes, wanted=wanted)
+    return descend(Balance(current.heat, ranks, current.split), effort)
+
+
+def _better(best: Balance, other: Balance) -> Balance:
+    return other if other.peak < best.peak * (1 - LEAST_GAIN) else best
 
 
 def grant_replicas(heat: Sequence[float], *, num_slots: int, max_replicas: int) -> list[int]:
@@ -64,17 +91,22 @@ def grant_replicas(heat: Sequence[float], *, num_slots: int, max_replicas: int) 
     return granted
 
 
-def place(heat: FloatArray, sizes: Sequence[int]) -> list[list[int]]:
+def place(
+    heat: FloatArray, sizes: Sequence[int], *, wanted: FloatArray | None = None
+) -> list[list[int]]:
     """Give every rank as many different experts as it has slots, its load kept low.
 
     Experts go heaviest replica first to the least loaded ranks with room. A replica that
     no rank with room can take is dropped, and the slot goes to the hottest expert that
-    its rank lacks. Needs at least one slot per expert and at most one expert per slot
+    its rank lacks. Replicas are granted by `wanted` [E], where it is given, in the place
+    of the heat. Needs at least one slot per expert and at most one expert per slot
     of a rank.
     """
     tokens = heat.tolist()
     granted = grant_replicas(
-        tokens, num_slots=sum(sizes), max_replicas=sum(size > 0 for size in sizes)
+        tokens if wanted is None else wanted.tolist(),
+        num_slots=sum(sizes),
+        max_replicas=sum(size > 0 for size in sizes),
     )
     ranks: list[list[int]] = [[] for _ in sizes]
     lightest = [(0.0, rank) for rank, size in enumerate(sizes) if size]

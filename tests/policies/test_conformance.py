@@ -3,9 +3,6 @@
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Sequence
-from itertools import combinations, combinations_with_replacement
 from random import Random
 
 import numpy as np
@@ -151,30 +148,6 @@ def test_the_peak_is_near_the_best_known(
     drawn = listed.draw(request)
     assert not violations(drawn)
     assert peaks(request, drawn)[0] <= bound
-
-
-def best_peak(heat: Sequence[float], *, num_ranks: int, slots: int) -> float:
-    """Try every placement of a tiny layer under an even split."""
-    options = list(combinations(range(len(heat)), slots))
-    best = float("inf")
-    for ranks in combinations_with_replacement(options, num_ranks):
-        counts = Counter(expert for rank in ranks for expert in rank)
-        if len(counts) == len(heat):
-            loads = (sum(heat[e] / counts[e] for e in rank) for rank in ranks)
-            best = min(best, max(loads))
-    return best
-
-
-@every_balancing_policy
-@pytest.mark.parametrize("seed", range(12))
-def test_the_peak_of_a_tiny_layer_is_within_five_percent_of_the_best_there_is(
-    listed: Listed, seed: int
-) -> None:
-    rng = Random(seed)
-    heat = [round(10 ** rng.uniform(0, 2)) for _ in range(rng.choice((5, 6, 7)))]
-    placement = initial_placement(num_layers=1, num_experts=len(heat), layout=SlotLayout((3, 3, 3)))
-    request = request_of(placement, [heat])
-    assert peaks(request, listed.draw(request))[0] <= 1.05 * best_peak(heat, num_ranks=3, slots=3)
 
 
 def test_no_expert_gets_more_replicas_than_there_are_ranks() -> None:
