@@ -52,6 +52,9 @@ class Deployment:
         self.num_rejected = 0
         self.last_plan_ended_s = float("-inf")
         """Monotonic time."""
+        self.num_fruitless = 0
+        """Plans in a row of which no wave settled."""
+        self._told = ""
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
@@ -81,6 +84,16 @@ class Deployment:
     def failed(self, text: str) -> None:
         """Planning failed."""
         self.tally = replace(self.tally, num_failed=self.tally.num_failed + 1, last_error=text)
+
+    def is_news(self, trouble: str) -> bool:
+        """Whether trouble is another than the last, so that history is not filled with one."""
+        is_other, self._told = trouble != self._told, trouble
+        return is_other
+
+    def plan_ended(self, *, num_settled: int, now_s: float) -> None:
+        """A plan is over; now_s is monotonic."""
+        self.last_plan_ended_s = now_s
+        self.num_fruitless = 0 if num_settled else self.num_fruitless + 1
 
     def is_counting_what_is_served(self) -> bool:
         """Whether the load windows belong to the group and placement of this moment."""

@@ -65,7 +65,8 @@ class Drawer:
             deployment.failed(str(failed))
             record.add(PLANNER_FAILURES, (name,), 1)
             record.add(PLANS, (name, "failed"), 1)
-            self._teller.note(deployment, "failure", str(failed))
+            if deployment.is_news(str(failed)):
+                self._teller.note(deployment, "failure", str(failed))
             raise
         if isinstance(found, NothingToDo):
             record.add(PLANS, (name, "nothing_to_do"), 1)

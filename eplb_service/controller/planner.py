@@ -1,6 +1,7 @@
 """Plans for every deployment at its interval, unasked."""
 
 import asyncio
+import logging
 from dataclasses import replace
 
 from eplb_service.controller.deployment import Deployment
@@ -12,11 +13,24 @@ from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import halt_text, missing_ranks
 from eplb_service.controller.standing import evidence_of, standing_of
 from eplb_service.controller.teller import Teller
-from eplb_service.domain.errors import EplbError, PlannerFailed, PlannerTimeout
+from eplb_service.domain.errors import (
+    DeploymentBusy,
+    DeploymentHalted,
+    NotLeader,
+    NotReady,
+    PlannerFailed,
+    PlannerTimeout,
+    PlanOvertaken,
+)
+from eplb_service.domain.metric_names import PLANNER_FAILURES
 from eplb_service.domain.plan import Answer, Origin
-from eplb_service.gates.timely import balanced, frozen, lacking
+from eplb_service.gates.timely import balanced, cooling, frozen, lacking
+
+log = logging.getLogger(__name__)
 
 POLL_S = 0.25
+MOMENTARY = (DeploymentBusy, DeploymentHalted, NotLeader, NotReady, PlanOvertaken)
+"""What may be otherwise at the next interval, without anybody doing anything."""
 
 
 class Planner:
@@ -41,15 +55,20 @@ class Planner:
                 if terms.is_automatic and now_s >= due_s and name not in self._busy:
                     self._next_s[name] = now_s + terms.interval_s
                     self._busy.add(name)
-                    tasks.create_task(self._automatic(deployment), name=f"plan {name}")
+                    tasks.create_task(self.plan_once(deployment), name=f"plan {name}")
 
-    async def _automatic(self, deployment: Deployment) -> None:
+    async def plan_once(self, deployment: Deployment) -> None:
+        """Run one cycle; whatever it meets is told and counted, and nothing is raised."""
         try:
             await self._plan_unasked(deployment)
         except (PlannerFailed, PlannerTimeout):
             pass  # told and counted where it was raised; the next interval plans again
-        except EplbError as refused:
+        except MOMENTARY as refused:
             deployment.skipped(refused.code)
+        except Exception as failed:
+            # Planning changes nothing, so that its faults, ours too, end no more than one cycle.
+            log.exception("planning failed", extra={"deployment": deployment.name})
+            self._failed(deployment, f"{type(failed).__name__}: {failed}")
         finally:
             self._busy.discard(deployment.name)
 
@@ -68,10 +87,17 @@ class Planner:
             said = next(f for f in kept.verdict.findings if f.answer is Answer.NO)
             deployment.book.keep(replace(kept, phase=PlanPhase.REJECTED, ending=said.text))
             deployment.skipped(said.gate)
-            text = f"plan no: {said.gate}: {said.text}"
-            self._teller.note(deployment, "plan", text, kept.plan.plan_id)
+            if deployment.is_news(said.gate):
+                text = f"plan no: {said.gate}: {said.text}"
+                self._teller.note(deployment, "plan", text, kept.plan.plan_id)
         else:
             await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
+
+    def _failed(self, deployment: Deployment, text: str) -> None:
+        deployment.failed(text)
+        self._registry.tools.recorder.add(PLANNER_FAILURES, (deployment.name,), 1)
+        if deployment.is_news(text):
+            self._teller.note(deployment, "failure", f"automatic planning failed: {text}")
 
     def _why_not(self, deployment: Deployment) -> str:
         """Code of what makes an automatic plan pointless to draw; empty where nothing does."""
@@ -87,7 +113,7 @@ class Planner:
         settings = deployment.tuning.gates
         if frozen(standing):
             return "frozen"
-        if standing.since_last_plan_s < settings.cooldown_s:
+        if cooling(standing, settings):
             return "cooldown"
         evidence = evidence_of(deployment, window)
         if lacking(evidence, settings):

@@ -1,4 +1,4 @@
-"""The verbs that change nothing."""
+"""The verbs that change nothing; a dry run leaves a line in the history."""
 
 from collections.abc import Mapping
 
@@ -10,6 +10,7 @@ from eplb_service.controller.plan_book import plan_view
 from eplb_service.controller.planning import ByPolicy, NothingToDo
 from eplb_service.controller.ports import Archive
 from eplb_service.controller.registry import Registry
+from eplb_service.controller.teller import Teller
 from eplb_service.controller.views import (
     HeatView,
     HistoryView,
@@ -28,9 +29,12 @@ from eplb_service.domain.plan import Origin
 class Reading:
     """A desk.OperatorDesk and desk.RunDesk."""
 
-    def __init__(self, registry: Registry, drawer: Drawer, archive: Archive) -> None:
+    def __init__(
+        self, registry: Registry, drawer: Drawer, teller: Teller, archive: Archive
+    ) -> None:
         self._registry = registry
         self._drawer = drawer
+        self._teller = teller
         self._archive = archive
 
     async def status(self, deployment: str) -> tuple[StatusView, ...]:
@@ -51,6 +55,9 @@ class Reading:
         found = await self._drawer.draw(deployment, draw_of(deployment, request))
         if isinstance(found, NothingToDo):
             return NothingView(deployment.name, found.reason, found.text)
+        price, verdict = found.plan.price, found.verdict
+        text = f"dry run, nothing changed: plan {verdict.answer}, {price.num_moves} moves"
+        self._teller.note(deployment, "plan", f"{text}; {found.plan.reason}", found.plan.plan_id)
         return plan_view(deployment.name, found)
 
     async def explain(self, deployment: str, plan_id: str) -> PlanView:

@@ -106,7 +106,7 @@ class Registry:
         try:
             await self.tools.store.keep(errands.generation, errands.deployment, note)
         except StoreConflict as fenced:
-            self._on_fenced(fenced)
+            self.step_down(fenced)
             raise
 
     def all(self) -> Iterator[Deployment]:
@@ -128,13 +128,13 @@ class Registry:
         def on_effect(effect: Effect, _: DeploymentState) -> None:
             self._teller.tell(self._deployments[name], effect)
 
-        driver = DeploymentDriver(state, errands=errands, hooks=Hooks(on_effect, self._on_fenced))
+        driver = DeploymentDriver(state, errands=errands, hooks=Hooks(on_effect, self.step_down))
         deployment = self._deployments[name] = Deployment(driver, switches, tools.tuner)
         assert self._tasks is not None
         self._tasks.create_task(driver.run(), name=f"deployment {name}")
         return deployment
 
-    def _on_fenced(self, fenced: StoreConflict) -> None:
+    def step_down(self, fenced: StoreConflict) -> None:
         """Another controller leads: say nothing more to anybody."""
         log.error("controller fenced", extra={"error": str(fenced)})
         self.generation = Generation(0)

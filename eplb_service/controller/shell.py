@@ -31,7 +31,7 @@ class Controller:
         drawer = Drawer(self.registry, self._teller, runner)
         self._planner = Planner(self.registry, self._teller, drawer)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
-        self.operators = Reading(self.registry, drawer, archive)
+        self.operators = Reading(self.registry, drawer, self._teller, archive)
         self.acts = Acts(
             PlanVerbs(self.registry, drawer, self._teller, archive),
             SwitchVerbs(self.registry, self._teller),
@@ -41,7 +41,7 @@ class Controller:
         """Lead until fenced, then raise NotLeader; `on_leading` is awaited once it leads."""
         async with asyncio.TaskGroup() as tasks:
             await self.registry.lead(tasks)
-            tasks.create_task(self._teller.run(), name="history")
+            tasks.create_task(self._teller.run(self.registry.step_down), name="history")
             tasks.create_task(self._tick(), name="ticks")
             tasks.create_task(self._planner.run(tasks), name="planning")
             tasks.create_task(self._show(), name="gauges")

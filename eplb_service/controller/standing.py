@@ -35,6 +35,7 @@ def standing_of(deployment: Deployment, clock: Clock) -> Standing:
         frozen_for_s=frozen_for_s,
         freeze_reason=f"{freeze.reason} ({freeze.who})" if freeze and frozen_for_s else "",
         since_last_plan_s=clock.monotonic_s() - deployment.last_plan_ended_s,
+        num_fruitless=deployment.num_fruitless,
     )
 
 

@@ -5,6 +5,7 @@ Never on a migration's path: history is written by a task of its own.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
@@ -19,7 +20,7 @@ from eplb_service.controller.machine_state import (
 )
 from eplb_service.controller.ports import Recorder, Store
 from eplb_service.controller.records import EpochRecord, HistoryEntry
-from eplb_service.domain.errors import StoreConflict, StoreUnavailable
+from eplb_service.domain.errors import EplbError, StoreConflict
 from eplb_service.domain.ids import Generation
 from eplb_service.domain.metric_names import MOVED_BYTES, MOVES, WAVES
 from eplb_service.domain.plan import Answer, Plan
@@ -42,14 +43,19 @@ class Teller:
         self._recorder = recorder
         self._entries: asyncio.Queue[Entry] = asyncio.Queue(QUEUE_BOUND)
 
-    async def run(self) -> None:
-        """Write history until cancelled; a line that the store does not take is logged."""
+    async def run(self, on_fenced: Callable[[StoreConflict], None]) -> None:
+        """Write history until cancelled; a line that the store does not take is logged.
+
+        A controller that does nothing but tell learns here that another one leads.
+        """
         while True:
             generation, deployment, entry = await self._entries.get()
             try:
                 await self._store.keep(generation, deployment, entry)
-            except (StoreUnavailable, StoreConflict) as lost:
+            except EplbError as lost:
                 log.warning("history line lost", extra={"line": entry.text, "error": str(lost)})
+                if isinstance(lost, StoreConflict):
+                    on_fenced(lost)
 
     def tell(self, deployment: Deployment, effect: Effect) -> None:
         """Tell of an effect that was performed."""
@@ -76,7 +82,7 @@ class Teller:
                 self._plan_started(deployment, plan)
             case PlanEnded(plan, phase, num_settled, reason):
                 deployment.book.ended(plan.plan_id, phase, reason)
-                deployment.last_plan_ended_s = self._clock.monotonic_s()
+                deployment.plan_ended(num_settled=num_settled, now_s=self._clock.monotonic_s())
                 text = f"plan {phase}: {num_settled} of {len(plan.waves)} waves settled"
                 self.note(
                     deployment, "plan", f"{text}{f'; {reason}' if reason else ''}", plan.plan_id
@@ -97,6 +103,7 @@ class Teller:
             log.warning("history line lost", extra={"line": text, "error": "too many wait"})
 
     def _plan_started(self, deployment: Deployment, plan: Plan) -> None:
+        deployment.is_news("")
         kept = deployment.book.started(plan.plan_id)
         verdict = kept.verdict if kept else None
         text = f"plan {verdict.answer if verdict else 'starts'}: {plan.price.num_moves} moves"
@@ -124,10 +131,9 @@ class Teller:
             windows = deployment.windows
             if windows is not None and windows.group.epoch != record.wave.epoch:
                 windows.begin(record.wave.epoch, record.placement)
-        why = f": {ended.reason}" if ended.reason else ""
-        self.note(
-            deployment, "wave", f"epoch {record.wave.epoch} {ended.phase}{why}", record.plan_id
-        )
+        why = ended.reason or record.note
+        text = f"epoch {record.wave.epoch} {ended.phase}{f': {why}' if why else ''}"
+        self.note(deployment, "wave", text, record.plan_id)
 
 
 def moves_of(record: EpochRecord) -> tuple[int, int]:

@@ -71,9 +71,12 @@ def _within(gate: str, costs: list[int], limit: int, cost: str) -> Finding:
     if fit == len(costs):
         return Finding(gate, Answer.YES, f"{cost} of a budget of {limit}")
     if fit:
-        text = f"{cost} exceed the budget of {limit}; the first {fit} waves fit"
+        text = f"{cost} exceed the budget of {limit}; the first {fit} of {len(costs)} waves fit"
         return Finding(gate, Answer.THROTTLE, text)
-    return Finding(gate, Answer.NO, f"{cost} exceed the budget of {limit}")
+    first = (
+        f"its first wave alone costs {costs[0]}; raise budget.max_{gate.removesuffix('_budget')}s"
+    )
+    return Finding(gate, Answer.NO, f"{cost} exceed the budget of {limit}, and {first}")
 
 
 BINDING: tuple[Callable[[GateContext], Finding], ...] = (halt, move_budget, byte_budget)

@@ -32,6 +32,8 @@ class Standing:
     freeze_reason: str
     since_last_plan_s: float
     """Seconds since a plan last ended; infinite where none did."""
+    num_fruitless: int = 0
+    """Plans in a row, up to the last one, of which no wave settled."""
 
 
 @dataclass(frozen=True, slots=True)

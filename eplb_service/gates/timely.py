@@ -7,11 +7,19 @@ from eplb_service.domain.plan import Answer, Finding
 from eplb_service.gates.context import Evidence, GateContext, Standing
 from eplb_service.gates.settings import GateSettings
 
+MOST_DOUBLINGS = 6
+"""Of the cooldown: from 10 seconds to about ten minutes."""
+
 
 def samples(context: GateContext) -> Finding:
     """The window must rest on enough steps, ranks and tokens."""
     lack = lacking(context.evidence, context.settings)
-    return Finding("insufficient_samples" if lack else "samples", _no_if(lack), lack or "enough")
+    evidence = context.evidence
+    enough = (
+        f"{evidence.num_steps} steps, coverage {evidence.coverage:.2f}, "
+        f"{evidence.tokens_per_expert:.1f} tokens per expert"
+    )
+    return Finding("insufficient_samples" if lack else "samples", _no_if(lack), lack or enough)
 
 
 def lacking(evidence: Evidence, settings: GateSettings) -> str:
@@ -37,8 +45,12 @@ def trigger(context: GateContext) -> Finding:
     """There must be something worth doing."""
     calm = balanced(context.evidence, context.settings)
     evidence = context.evidence
-    text = calm or f"mean {evidence.imbalance_mean:.2f}, worst {evidence.imbalance_worst:.2f}"
-    return Finding("trigger", _no_if(calm), text)
+    text = (
+        f"mean imbalance {evidence.imbalance_mean:.3f}, worst layer's "
+        f"{evidence.imbalance_worst:.3f}; a plan is due above "
+        f"{context.settings.trigger_imbalance:g} and {context.settings.trigger_worst_layer:g}"
+    )
+    return Finding("trigger", _no_if(calm), calm or text)
 
 
 def balanced(evidence: Evidence, settings: GateSettings) -> str:
@@ -46,6 +58,8 @@ def balanced(evidence: Evidence, settings: GateSettings) -> str:
     mean, worst = evidence.imbalance_mean, evidence.imbalance_worst
     if mean > settings.trigger_imbalance or worst > settings.trigger_worst_layer:
         return ""
+    if isnan(mean):
+        return "no imbalance was measured: no layer has load"
     return (
         f"mean imbalance {mean:.3f} is not above {settings.trigger_imbalance:g}, and the worst "
         f"layer's {worst:.3f} not above {settings.trigger_worst_layer:g}"
@@ -58,6 +72,10 @@ def gain(context: GateContext) -> Finding:
     changed = sorted({layer for wave in waves for layer in wave.content.layers.tolist()})
     before = mean_with_data(price.imbalance_before[changed])
     after = mean_with_data(price.imbalance_after[changed])
+    if isnan(before) or isnan(after):
+        return Finding(
+            "gain", Answer.NO, f"{len(changed)} layers change, and none of them has load"
+        )
     promised = (before - after) / before
     text = (
         f"imbalance of {len(changed)} layers {before:.3f} to {after:.3f}, a drop of "
@@ -78,9 +96,28 @@ def payback(context: GateContext) -> Finding:
 
 def cooldown(context: GateContext) -> Finding:
     """Plans need a distance from each other."""
-    since_s, least_s = context.standing.since_last_plan_s, context.settings.cooldown_s
-    text = f"{since_s:.0f} s since the last plan, at least {least_s:g} s"
-    return Finding("cooldown", Answer.YES if since_s >= least_s else Answer.NO, text)
+    standing = context.standing
+    cold = cooling(standing, context.settings)
+    since_s = standing.since_last_plan_s
+    ended = f"the last plan ended {since_s:.0f} s ago" if isfinite(since_s) else "no plan ended yet"
+    return Finding("cooldown", _no_if(cold), cold or ended)
+
+
+def cooling(standing: Standing, settings: GateSettings) -> str:
+    """How long the cooldown still lasts, in words; empty where it is over.
+
+    It doubles with every plan in a row that came to nothing, so that a rank that refuses
+    every wave is not asked again and again.
+    """
+    doubled = min(standing.num_fruitless, MOST_DOUBLINGS)
+    least_s, since_s = settings.cooldown_s * 2**doubled, standing.since_last_plan_s
+    if since_s >= least_s:
+        return ""
+    text = f"the last plan ended {since_s:.0f} s ago, at least {least_s:g} s must pass"
+    if not doubled:
+        return text
+    why = f"{settings.cooldown_s:g} s, doubled {doubled} times for plans of which no wave settled"
+    return f"{text} ({why})"
 
 
 def freeze(context: GateContext) -> Finding:

@@ -79,10 +79,15 @@ class Office:
             await self.controller.ranks.hello(rank.greeting(), rank) for rank in self.ranks
         ]
 
-    def report(self, slot_tokens: CountArray, *, steps: Sequence[int] = (10, 20, 30)) -> None:
-        """Every rank reports at each step; slot_tokens [L, P] are those of one interval."""
+    def report(
+        self, slot_tokens: CountArray, *, steps: Sequence[int] = (10, 20, 30), first: int = 0
+    ) -> None:
+        """Every rank reports at each step; slot_tokens [L, P] are those of one interval.
+
+        first    how many intervals were reported before
+        """
         layout = self.ranks[0].placement.layout
-        for number, step in enumerate(steps):
+        for number, step in enumerate(steps, start=first):
             total = slot_tokens * number
             for rank, link in enumerate(self.links):
                 copies = total.sum(axis=1) if rank == 0 else np.zeros(len(total), dtype=np.int64)

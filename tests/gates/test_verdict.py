@@ -10,7 +10,7 @@ from eplb_service.domain.plan import Answer, Origin, Plan
 from eplb_service.gates.context import Budget, Evidence, GateContext, Standing
 from eplb_service.gates.judge import judge
 from eplb_service.gates.settings import GateSettings
-from eplb_service.gates.timely import balanced, lacking
+from eplb_service.gates.timely import balanced, cooling, lacking
 from tests.planning.tasks import layers_of, task_of
 
 EVIDENCE = Evidence(
@@ -27,7 +27,7 @@ LAYER = [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
 def plan_of(origin: Origin = Origin.AUTOMATIC) -> Plan:
     """Four layers that improve, one wave each."""
     current = layers_of(*[LAYER] * 4, num_experts=6)
-    plan = draft(task_of(current, [[90, 30, 30, 12, 12, 6]] * 4, "packing", staging=2))
+    plan = draft(task_of(current, [[90, 30, 30, 12, 12, 6]] * 4, "packing", staging=1))
     assert isinstance(plan, Plan)
     assert len(plan.waves) >= 4
     return replace(plan, origin=origin)
@@ -147,3 +147,49 @@ def test_a_window_without_tokens_lacks_samples_and_not_a_number_is_no_imbalance(
 def test_one_layer_far_out_of_balance_is_enough_to_plan() -> None:
     one = replace(EVIDENCE, imbalance_mean=1.01, imbalance_worst=1.51)
     assert balanced(one, GateSettings()) == ""
+
+
+def test_the_cooldown_doubles_for_plans_that_came_to_nothing() -> None:
+    standing = replace(STANDING, since_last_plan_s=39.0)
+    settings = GateSettings(cooldown_s=10.0)
+    assert cooling(standing, settings) == ""
+    assert cooling(replace(standing, num_fruitless=1), settings) == ""
+    text = cooling(replace(standing, num_fruitless=2), settings)
+    assert "39 s ago, at least 40 s must pass (10 s, doubled 2 times" in text
+    long_ago = replace(standing, since_last_plan_s=641.0, num_fruitless=500)
+    assert cooling(long_ago, settings) == ""
+
+
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ("samples", "100 steps, coverage 1.00, 100.0 tokens per expert"),
+        ("trigger", "a plan is due above 1.15 and 1.5"),
+        ("cooldown", "no plan ended yet"),
+    ],
+)
+def test_gates_that_agree_say_by_which_figures(gate: str, expected: str) -> None:
+    never = replace(STANDING, since_last_plan_s=float("inf"))
+    findings = judge(context_of(plan_of(), standing=never)).findings
+    assert expected in next(f.text for f in findings if f.gate == gate)
+
+
+def test_figures_that_are_not_known_are_not_shown_as_nan() -> None:
+    plan, nan = plan_of(Origin.OPERATOR), float("nan")
+    price = replace(
+        plan.price,
+        imbalance_before=plan.price.imbalance_before * nan,
+        imbalance_after=plan.price.imbalance_after * nan,
+    )
+    nothing = replace(EVIDENCE, num_steps=0, imbalance_mean=nan, imbalance_worst=nan)
+    verdict = judge(context_of(replace(plan, price=price), evidence=nothing))
+    assert verdict.answer is Answer.YES
+    assert not [f.text for f in verdict.findings if "nan" in f.text]
+    assert "none of them has load" in next(f.text for f in verdict.findings if f.gate == "gain")
+
+
+def test_a_budget_that_not_even_one_wave_fits_names_its_setting() -> None:
+    findings = judge(context_of(plan_of(), budget=Budget(0, 10**15))).findings
+    text = next(f.text for f in findings if f.gate == "move_budget")
+    assert "exceed the budget of 0, and its first wave alone costs" in text
+    assert "raise budget.max_moves" in text

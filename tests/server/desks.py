@@ -87,6 +87,7 @@ class Ranks:
         self.wrong_report: Exception | None = None
         self.slow: asyncio.Event | None = None
         self.slow_hello: asyncio.Event | None = None
+        self.has_hello = asyncio.Event()
         self.close_after_turns: int | None = None
         """Close every stream so many turns of the event loop after its Hello."""
 
@@ -95,6 +96,7 @@ class Ranks:
             raise self.wrong_hello
         link = Link(self, hello, outbox)
         self.links.append(link)
+        self.has_hello.set()
         if self.slow_hello is not None:
             await self.slow_hello.wait()
         outbox.send(words.a_welcome(generation=len(self.links)))

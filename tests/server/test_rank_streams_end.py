@@ -162,8 +162,7 @@ async def test_a_stream_that_ends_while_its_hello_is_handled_is_told_to_the_desk
     rank = RankClient(served.channel)
     await rank.say(words.a_hello())
     async with asyncio.timeout(5):
-        while not served.ranks.links:
-            await asyncio.sleep(0.01)
+        await served.ranks.has_hello.wait()
         rank.call.cancel()
         await rank.call.code()
         await asyncio.sleep(0.05)  # the server hears of it
