@@ -52,6 +52,16 @@ class UnplugableMover(LoopbackMover):
         super().move(order, number)
 
 
+class GatedMover(LoopbackMover):
+    """Moves nothing before its gate opens."""
+
+    gate = threading.Event()
+
+    def move(self, order: Order, number: int) -> None:
+        assert self.gate.wait(PATIENCE_S)
+        super().move(order, number)
+
+
 class FlippingMover(LoopbackMover):
     """A bit flips on the way."""
 
@@ -65,8 +75,11 @@ class Rig:
 
     def __init__(self, kind: type[LoopbackMover] = UnplugableMover) -> None:
         self.memories = [FakeMemory(rank) for rank in range(2)]
-        self.book = DigestBook()
-        self.mover = kind(self.memories, self.book, OLD.layout, rank=0)
+        self.books = [DigestBook(), DigestBook()]
+        for local_slot in range(2):
+            peers = self.memories[1]
+            self.books[1].note_slot(0, local_slot, peers.digest(peers.slot(0, local_slot)))
+        self.mover = kind(self.memories, self.books, OLD.layout, rank=0)
         self.mover.start([(0, 0), (0, 1), (1, 0), (1, 1)])
 
     def ended(self) -> WeightsEvent:
@@ -101,6 +114,58 @@ def test_what_arrives_changed_fails_the_round_by_name() -> None:
     rig.mover.close(PATIENCE_S)
 
 
+def test_a_source_that_is_not_what_was_put_there_fails_the_round_and_halts_by_name() -> None:
+    rig, order = Rig(), an_order()
+    rig.memories[1].slot(0, 0)["w"][0] += 1
+    rig.mover.begin_round(order, 1)
+    failed, halt = rig.ended(), rig.ended()
+    assert isinstance(halt, RaiseHalt)
+    assert "layer 0, local slot 0 of rank 1 does not hold expert 2" in halt.reason
+    assert isinstance(failed, RoundFailed)
+    assert failed.reason is DropReason.DIGEST_MISMATCH
+    rig.mover.begin_audit(1)
+    assert rig.ended() == Audited(1, is_clean=True, text=""), "the mover itself is as good as new"
+    rig.mover.close(PATIENCE_S)
+
+
+class BreakingMemory(FakeMemory):
+    """Cannot be read any more once it is broken."""
+
+    is_broken = False
+
+    def digest(self, tensors: Mapping[str, Tensor]) -> bytes:
+        if self.is_broken:
+            raise MemoryError("no bytes left")
+        return super().digest(tensors)
+
+
+def test_an_audit_that_cannot_be_made_is_a_halt_and_the_mover_lives_on() -> None:
+    rig = Rig()
+    rig.mover.begin_audit(1)
+    assert rig.ended() == Audited(1, is_clean=True, text="")
+    broken = BreakingMemory(0)
+    broken.is_broken = True
+    rig.mover.memory = broken
+    rig.mover.begin_audit(2)
+    assert rig.ended() == RaiseHalt("no bytes left")
+    rig.mover.memory = rig.memories[0]
+    rig.mover.begin_audit(3)
+    assert rig.ended() == Audited(3, is_clean=False, text="no bytes left")
+    rig.mover.close(PATIENCE_S)
+
+
+def test_an_audit_asked_for_again_while_it_waits_is_made_once() -> None:
+    rig, gate = Rig(GatedMover), GatedMover.gate
+    rig.mover.begin_round(an_order(), 1)
+    for _ in range(1000):
+        rig.mover.begin_audit(5)
+    gate.set()
+    rig.ended()
+    assert rig.ended() == Audited(5, is_clean=True, text="")
+    rig.mover.close(PATIENCE_S)
+    assert rig.mover.poll() is None
+
+
 def test_a_mover_that_lost_its_peers_raises_a_halt_that_no_audit_clears() -> None:
     rig, order = Rig(), an_order()
     assert isinstance(rig.mover, UnplugableMover)
@@ -133,8 +198,8 @@ def test_an_audit_after_a_switch_holds_slots_against_what_was_staged() -> None:
     rig.mover.begin_round(order, 1)
     rig.ended()
     rig.memories[0].slot(0, 1)["w"].copy_(rig.memories[0].staging(0)["w"])
-    rig.book.install(0, 1, 0)
-    rig.book.empty(1, 1)
+    rig.books[0].install(0, 1, 0)
+    rig.books[0].empty(1, 1)
     rig.memories[0].slot(1, 1)["w"][0] = 99
     rig.mover.begin_audit(1)
     assert rig.ended() == Audited(1, is_clean=True, text="")

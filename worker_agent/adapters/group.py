@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch.distributed as dist
 
-from worker_agent.adapters.torch_calls import all_reduce_min
+from worker_agent.adapters.torch_calls import all_reduce_min, first_line
 from worker_agent.ports.failures import GroupLost
 
 
@@ -35,4 +35,4 @@ class TorchGroup:
         try:
             return all_reduce_min(vector, self._group)
         except RuntimeError as error:
-            raise GroupLost(rank=self._rank, cause=str(error).splitlines()[0]) from error
+            raise GroupLost(rank=self._rank, cause=first_line(error)) from error

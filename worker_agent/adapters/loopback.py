@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.wave import Order
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
-from worker_agent.adapters.weights_thread import WeightsThread, lines_of, rows_of
+from worker_agent.adapters.sources import Shelf, lines_of, rows_of
+from worker_agent.adapters.weights_thread import WeightsThread
 
 
 class LoopbackMover(WeightsThread):
@@ -17,21 +18,31 @@ class LoopbackMover(WeightsThread):
     def __init__(
         self,
         memories: Sequence[ExpertMemory],
-        book: DigestBook,
+        books: Sequence[DigestBook],
         layout: SlotLayout,
         *,
         rank: int,
     ) -> None:
-        super().__init__(memories[rank], book, layout, rank=rank)
-        self._memories = memories
+        super().__init__(memories[rank], books[rank], layout, rank=rank)
+        self._shelves = [
+            Shelf(memory, book, peer, layout.base(peer))
+            for peer, (memory, book) in enumerate(zip(memories, books, strict=True))
+        ]
         self._ranks = [int(rank) for rank in layout.rank_of_slot()]
 
     def move(self, order: Order, number: int) -> None:
         """Copy what this rank receives in a round, and verify it."""
         rows = rows_of(order, self.layout, self.rank)
-        for layer, _, source, target in lines_of(order, number):
-            if self._ranks[target] != self.rank:
+        for line in lines_of(order, number):
+            if self._ranks[line.target] != self.rank:
                 continue
-            peer = self._ranks[source]
-            tensors = self._memories[peer].slot(layer, source - self.layout.base(peer))
-            self.copy(tensors, rows[layer, target])
+            source, row = (
+                self._shelves[self._ranks[line.source]].source(line),
+                rows[line.layer, line.target],
+            )
+            staging = self.memory.staging(row)
+            for name, tensor in source.tensors.items():
+                staging[name].copy_(tensor)
+            if source.fault is not None:
+                raise source.fault
+            self.verify(row, source.promised)

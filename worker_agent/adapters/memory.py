@@ -28,7 +28,7 @@ class ExpertMemory(Protocol):
 
 
 class DigestBook:
-    """What every slot and staging row was seen to hold, for the audit.
+    """What every slot and staging row was seen to hold, for the audit and for senders.
 
     The mover writes rows, and slots once at the start; the step's thread moves a row's
     digest to its slot at a switch. The protocol keeps the two apart in time: rows are
@@ -54,6 +54,10 @@ class DigestBook:
     def empty(self, layer: int, local_slot: int) -> None:
         """A slot was declared empty."""
         self._slots.pop((layer, local_slot), None)
+
+    def slot(self, layer: int, local_slot: int) -> bytes:
+        """Return what a filled slot must hold."""
+        return self._slots[layer, local_slot]
 
     def slots(self) -> dict[tuple[int, int], bytes]:
         """Return a copy of what each filled slot, by layer and local slot, must hold."""

@@ -3,7 +3,7 @@
 A round issues all its sends and receives before it waits for any, in the wave's
 canonical order, so that every pair of ranks pairs them in the same order and none
 waits for a rank that waits for it. An expert travels as the bytes of its tensors in
-the order of their names, and then its 16-byte digest, made by the sender.
+the order of their names, and then the 16-byte digest that the sender's book has for it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,14 +16,16 @@ from torch import Tensor
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.wave import Order
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
+from worker_agent.adapters.sources import Line, Shelf, SourceCorrupt, lines_of, rows_of
 from worker_agent.adapters.torch_calls import (
     as_bytes,
     bytes_tensor,
+    first_line,
     irecv,
     isend,
     tensor_bytes,
 )
-from worker_agent.adapters.weights_thread import TransferFailed, WeightsThread, lines_of, rows_of
+from worker_agent.adapters.weights_thread import TransferFailed, WeightsThread
 
 DIGEST_BYTES = 16
 
@@ -34,7 +36,7 @@ class Arrival:
 
     row: int
     digest: Tensor
-    """uint8 [16], as the sender made it."""
+    """uint8 [16], as the sender's book has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +47,8 @@ class RoundUnderWay:
     sent: list[Tensor] = field(default_factory=list[Tensor])
     """Digests on their way, kept until they have left."""
     arrivals: list[Arrival] = field(default_factory=list[Arrival])
+    faults: list[SourceCorrupt] = field(default_factory=list[SourceCorrupt])
+    """Told when the round is over: what a peer waits for is sent whatever it is."""
 
 
 class TorchMover(WeightsThread):
@@ -61,6 +65,7 @@ class TorchMover(WeightsThread):
     ) -> None:
         super().__init__(memory, book, layout, rank=rank)
         self._group = group
+        self._shelf = Shelf(memory, book, rank, layout.base(rank))
         self._ranks = [int(rank) for rank in layout.rank_of_slot()]
 
     def move(self, order: Order, number: int) -> None:
@@ -73,9 +78,11 @@ class TorchMover(WeightsThread):
         except RuntimeError as error:
             raise TransferFailed(
                 f"rank {self.rank} could not complete round {number} of epoch {order.epoch} "
-                f"({str(error).splitlines()[0]}); the wave is dropped, and no later one can move "
+                f"({first_line(error)}); the wave is dropped, and no later one can move "
                 "over this group"
             ) from error
+        if under_way.faults:
+            raise under_way.faults[0]
         for arrival in under_way.arrivals:
             self.verify(arrival.row, tensor_bytes(arrival.digest))
 
@@ -83,20 +90,30 @@ class TorchMover(WeightsThread):
         """Begin everything that concerns this rank; the same slice is walked on every rank."""
         rows = rows_of(order, self.layout, self.rank)
         for index, line in enumerate(lines_of(order, number)):
-            layer, _, source, target = line
-            from_rank, to_rank = self._ranks[source], self._ranks[target]
+            from_rank, to_rank = self._ranks[line.source], self._ranks[line.target]
             if from_rank == to_rank == self.rank:
-                self.copy(self._source(layer, source), rows[layer, target])
+                self._copy(line, rows[line.layer, line.target], under_way)
             elif from_rank == self.rank:
-                self._send(layer, source, to_rank, index, under_way)
+                self._send(line, to_rank, index, under_way)
             elif to_rank == self.rank:
-                self._receive(rows[layer, target], from_rank, index, under_way)
+                self._receive(rows[line.layer, line.target], from_rank, index, under_way)
 
-    def _send(
-        self, layer: int, source: int, to_rank: int, index: int, under_way: RoundUnderWay
-    ) -> None:
-        tensors = self._source(layer, source)
-        digest = bytes_tensor(self.memory.digest(tensors))
+    def _take(self, line: Line, under_way: RoundUnderWay) -> tuple[Mapping[str, Tensor], Tensor]:
+        """Return what one of this rank's slots holds, and the digest of what it must hold."""
+        source = self._shelf.source(line)
+        if source.fault is not None:
+            under_way.faults.append(source.fault)
+        return source.tensors, bytes_tensor(source.promised)
+
+    def _copy(self, line: Line, row: int, under_way: RoundUnderWay) -> None:
+        tensors, digest = self._take(line, under_way)
+        staging = self.memory.staging(row)
+        for name, tensor in tensors.items():
+            staging[name].copy_(tensor)
+        under_way.arrivals.append(Arrival(row, digest))
+
+    def _send(self, line: Line, to_rank: int, index: int, under_way: RoundUnderWay) -> None:
+        tensors, digest = self._take(line, under_way)
         under_way.sent.append(digest)
         for tensor, tag in _tagged(tensors, digest, index):
             under_way.works.append(isend(as_bytes(tensor), to_rank, self._group, tag=tag))
@@ -107,10 +124,6 @@ class TorchMover(WeightsThread):
         for tensor, tag in _tagged(tensors, digest, index):
             under_way.works.append(irecv(as_bytes(tensor), from_rank, self._group, tag=tag))
         under_way.arrivals.append(Arrival(row, digest))
-
-    def _source(self, layer: int, slot: int) -> Mapping[str, Tensor]:
-        """Return the tensors of one of this rank's slots, by its number among all slots."""
-        return self.memory.slot(layer, slot - self.layout.base(self.rank))
 
 
 def _tagged(

@@ -60,3 +60,8 @@ def bytes_tensor(content: bytes) -> Tensor:
 def tensor_bytes(tensor: Tensor) -> bytes:
     """Return a uint8 tensor's content."""
     return tensor.numpy().tobytes()
+
+
+def first_line(error: RuntimeError) -> str:
+    """Return the first line of what torch says, without the C++ stack below it."""
+    return (str(error).splitlines() or [repr(error)])[0]

@@ -2,43 +2,21 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import NamedTuple
-
-from torch import Tensor
 
 from eplb_service.domain.layout import SlotLayout
-from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
+from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import DropReason, WaveName
 from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
+from worker_agent.adapters.sources import SourceCorrupt
 from worker_agent.ports.weights import WeightsEvent
 
 log = logging.getLogger(__name__)
 
 Job = Callable[[], WeightsEvent | None]
-
-
-class Line(NamedTuple):
-    """One transfer of a wave's canonical list."""
-
-    layer: int
-    expert: int
-    source: int
-    target: int
-
-
-def lines_of(order: Order, number: int) -> list[Line]:
-    """Return the transfers of a round, the same on every rank."""
-    return [Line(*map(int, row)) for row in order.content.round_transfers(number)]
-
-
-def rows_of(order: Order, layout: SlotLayout, rank: int) -> dict[tuple[int, int], int]:
-    """Return the staging row of each of a rank's receives, by layer and target slot."""
-    places = received_by(order.content.transfers, layout, rank)[:, [LAYER, TARGET]].tolist()
-    return {(layer, target): row for row, (layer, target) in enumerate(places)}
 
 
 class TransferFailed(Exception):
@@ -69,6 +47,8 @@ class WeightsThread(ABC):
         self._book = book
         self._lost = ""
         """Why nothing can be moved any more, once that is so."""
+        self._audits: set[int] = set()
+        """Halts whose audit waits its turn."""
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ended: SimpleQueue[WeightsEvent] = SimpleQueue()
         self._thread = Thread(target=self._run, name="eplb-weights", daemon=True)
@@ -86,8 +66,10 @@ class WeightsThread(ABC):
         self._jobs.put(lambda: self._round(order, number))
 
     def begin_audit(self, halt_number: int) -> None:
-        """Check every slot against the book."""
-        self._jobs.put(lambda: self._audit(halt_number))
+        """Check every slot against the book; asked for again while it waits, it is made once."""
+        if halt_number not in self._audits:
+            self._audits.add(halt_number)
+            self._jobs.put(lambda: self._audit(halt_number))
 
     def poll(self) -> WeightsEvent | None:
         """Return what has ended since, or None."""
@@ -106,16 +88,9 @@ class WeightsThread(ABC):
     def move(self, order: Order, number: int) -> None:
         """Carry one round to its end, on the mover's thread.
 
-        Raises TransferFailed or DigestMismatch; the latter only after everything that the
-        round has this rank send and receive is over.
+        Raises TransferFailed, SourceCorrupt or DigestMismatch; the last two only after
+        everything that the round has this rank send and receive is over.
         """
-
-    def copy(self, source: Mapping[str, Tensor], row: int) -> None:
-        """Copy an expert of this process to a staging row. Raises DigestMismatch."""
-        staging = self.memory.staging(row)
-        for name, tensor in source.items():
-            staging[name].copy_(tensor)
-        self.verify(row, self.memory.digest(source))
 
     def verify(self, row: int, sent: bytes) -> None:
         """Compare a staging row with the sender's digest. Raises DigestMismatch."""
@@ -129,9 +104,19 @@ class WeightsThread(ABC):
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
-            event = job()
+            try:
+                event = job()
+            except Exception as error:  # a thread that ends here would leave every wave hanging
+                log.exception("weights job failed")
+                event = RaiseHalt(self._lose(error))
             if event is not None:
                 self._ended.put(event)
+
+    def _lose(self, error: Exception) -> str:
+        """Remember why nothing can be moved any more, and return it."""
+        text = str(error) or repr(error)
+        self._lost = self._lost or text
+        return text
 
     def _round(self, order: Order, number: int) -> WeightsEvent:
         wave = WaveName(order.epoch, order.digest)
@@ -139,10 +124,13 @@ class WeightsThread(ABC):
             self.move(order, number)
         except DigestMismatch as error:
             reason, text = DropReason.DIGEST_MISMATCH, str(error)
+        except SourceCorrupt as error:
+            text = str(error)
+            self._ended.put(RoundFailed(wave, number, DropReason.DIGEST_MISMATCH, text))
+            return RaiseHalt(text)
         except Exception as error:  # whatever it was, the group must learn that this rank fails
             log.exception("round failed", extra={"epoch": order.epoch, "round": number})
-            reason, text = DropReason.TRANSFER_FAILED, str(error)
-            self._lost = self._lost or text
+            reason, text = DropReason.TRANSFER_FAILED, self._lose(error)
             self._ended.put(RaiseHalt(text))
         else:
             return RoundDone(wave, number)
@@ -154,6 +142,7 @@ class WeightsThread(ABC):
             self._book.note_slot(layer, local_slot, held)
 
     def _audit(self, halt_number: int) -> Audited:
+        self._audits.discard(halt_number)
         wrong = [
             (layer, local_slot)
             for (layer, local_slot), expected in self._book.slots().items()
