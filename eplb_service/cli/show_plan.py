@@ -14,7 +14,7 @@ from eplb_service.cli.words import (
     table,
 )
 from eplb_service.controller.views import NothingView, RunView
-from eplb_service.domain.plan import Answer, Verdict
+from eplb_service.domain.plan import Answer, Price, Verdict
 from eplb_service.server.admin_wire.plans import ShownPlan
 
 UNCHANGED = "Nothing was changed."
@@ -44,7 +44,7 @@ def show_plan(view: ShownPlan) -> str:
             size(price.num_bytes) + f" in {count(transfers, 'transfer')}",
             count(len(plan.waves), "wave"),
         ),
-        line("pay-back", _payback(price.payback_steps)),
+        line("pay-back", *_payback(price)),
         line("heat", plan.heat_note or NO_DATA),
         line("verdict", _verdict(view.verdict), *_spoke(view.verdict)),
     ]
@@ -113,8 +113,14 @@ def _promise(view: ShownPlan) -> str:
     return line("imbalance", f"mean {figure(before)} to {figure(after)}", worst)
 
 
-def _payback(steps: float) -> str:
-    return f"after {count(round(steps), 'step')}" if isfinite(steps) else "never"
+def _payback(price: Price) -> list[str]:
+    if not isfinite(price.payback_steps):
+        return ["never"]
+    return [
+        f"after {count(round(price.payback_steps), 'step')}",
+        f"{price.won_s * 1e3:.2f} ms won of {price.step_s * 1e3:.1f} ms a step "
+        f"({price.expert_s * 1e3:.1f} ms experts), {price.stall_s * 1e3:.1f} ms lost in all",
+    ]
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -208,35 +208,47 @@ class _Pricing:
         """What the waves cost and what they promise."""
         current = self._task.current
         moved = [wave.content.transfers for wave in waves]
+        timing = self._task.timing
+        mean_before, mean_after = mean_with_data(before), mean_with_data(after)
         remote = sum(int(crosses_ranks(transfers, current).sum()) for transfers in moved)
         return Price(
             num_moves=sum(len(transfers) for transfers in moved),
             num_bytes=remote * self._task.limits.bytes_per_expert,
             imbalance_before=before,
             imbalance_after=after,
-            payback_steps=payback_steps(
-                self._task.timing,
-                before=mean_with_data(before),
-                after=mean_with_data(after),
-            ),
+            payback_steps=payback_steps(timing, before=mean_before, after=mean_after),
+            step_s=timing.step_s,
+            expert_s=timing.expert_s,
+            won_s=won_seconds(timing, before=mean_before, after=mean_after),
+            stall_s=timing.stall_s,
         )
 
 
 def payback_steps(timing: Timing, *, before: float, after: float) -> float:
     """Steps until the time won equals the time lost; infinite where nothing is won.
 
-    The slowest rank's expert time scales with the imbalance, so a step wins
-    expert_s * (1 - after / before).
-
     >>> round(payback_steps(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05))
     300
     """
     if not before > 0 or not after < before:
         return float("inf")
-    won_s = timing.expert_s * (1.0 - after / before)
+    won_s = won_seconds(timing, before=before, after=after)
     if won_s <= 0:
         return 0.0 if timing.stall_s <= 0 else float("inf")
     return timing.stall_s / won_s
+
+
+def won_seconds(timing: Timing, *, before: float, after: float) -> float:
+    """Time that a step wins; 0 where nothing is won.
+
+    The slowest rank's expert time scales with the imbalance.
+
+    >>> round(won_seconds(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05), 6)
+    0.003
+    """
+    if not before > 0 or not after < before:
+        return 0.0
+    return timing.expert_s * (1.0 - after / before)
 
 
 def _plan_id(task: PlanningInput, target: Placement) -> str:

@@ -60,6 +60,14 @@ class Price:
     """[L] predicted by the plan's own heat and shares."""
     payback_steps: float
     """Steps until the time won equals the time spent; infinite where nothing is won."""
+    step_s: float
+    """Length of a step now; 0 where none was measured."""
+    expert_s: float
+    """Of it, expert computation on the slowest rank, all layers."""
+    won_s: float
+    """What each step is expected to win."""
+    stall_s: float
+    """What serving is expected to lose to the whole plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,9 +88,14 @@ def gain(context: GateContext) -> Finding:
 
 def payback(context: GateContext) -> Finding:
     """The plan must win back the time that it costs."""
-    steps, limit = context.plan.price.payback_steps, context.settings.max_payback_steps
+    price, limit = context.plan.price, context.settings.max_payback_steps
+    steps = price.payback_steps
     pays = f"pays back after {steps:.0f} steps" if isfinite(steps) else "never pays back"
-    text = f"{pays}; at most {limit:.0f} are allowed"
+    text = (
+        f"a step of {price.step_s * 1e3:.1f} ms, experts {price.expert_s * 1e3:.1f} ms of it on "
+        f"the slowest rank, wins {price.won_s * 1e3:.2f} ms; serving loses "
+        f"{price.stall_s * 1e3:.1f} ms in all, so that it {pays}; at most {limit:.0f} are allowed"
+    )
     return Finding("payback", Answer.YES if steps <= limit else Answer.NO, text)
 
 

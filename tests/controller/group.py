@@ -119,6 +119,10 @@ def plan(*placements: Placement, plan_id: str = "p1") -> Plan:
             imbalance_before=np.array([2.0]),
             imbalance_after=np.array([1.0]),
             payback_steps=10.0,
+            step_s=0.04,
+            expert_s=0.02,
+            won_s=0.01,
+            stall_s=0.1,
         ),
         heat_note="none",
     )

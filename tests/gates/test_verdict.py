@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eplb_service.controller.planning import draft
+from eplb_service.controller.planning import Timing, draft, payback_steps, won_seconds
 from eplb_service.domain.plan import Answer, Origin, Plan
 from eplb_service.gates.context import Budget, Evidence, GateContext, Standing
 from eplb_service.gates.judge import judge
@@ -186,6 +186,23 @@ def test_figures_that_are_not_known_are_not_shown_as_nan() -> None:
     assert verdict.answer is Answer.YES
     assert not [f.text for f in verdict.findings if "nan" in f.text]
     assert "none of them has load" in next(f.text for f in verdict.findings if f.gate == "gain")
+
+
+def test_f71_the_pay_back_is_said_with_the_five_numbers_that_it_rests_on() -> None:
+    plan = plan_of()
+    timing = Timing(step_s=0.040, expert_s=0.012, stall_s=0.9)
+    price = replace(
+        plan.price,
+        payback_steps=payback_steps(timing, before=1.40, after=1.05),
+        step_s=timing.step_s,
+        expert_s=timing.expert_s,
+        won_s=won_seconds(timing, before=1.40, after=1.05),
+        stall_s=timing.stall_s,
+    )
+    findings = judge(context_of(replace(plan, price=price))).findings
+    text = next(f.text for f in findings if f.gate == "payback")
+    for number in ("40.0 ms", "12.0 ms", "3.00 ms", "900.0 ms", "after 300 steps"):
+        assert number in text
 
 
 def test_a_budget_that_not_even_one_wave_fits_names_its_setting() -> None:

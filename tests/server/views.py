@@ -100,7 +100,7 @@ def a_plan() -> PlanView:
     """A plan of one wave, throttled."""
     placement, order = words.a_placement(), words.an_order()
     wave = PlannedWave(order.content, placement, Ownership.OWN)
-    price = Price(2, 2_000, np.array([1.5, nan]), np.array([1.0, nan]), inf)
+    price = Price(2, 2_000, np.array([1.5, nan]), np.array([1.0, nan]), inf, 0.04, 0.012, 0.0, 0.9)
     plan = Plan(
         plan_id="7f3a",
         policy="packing",

@@ -232,6 +232,10 @@ def _encode_price(price: Price) -> admin_pb2.PriceView:
         imbalance_before=encode_matrix(price.imbalance_before),
         imbalance_after=encode_matrix(price.imbalance_after),
         payback_steps=price.payback_steps,
+        step_s=price.step_s,
+        expert_s=price.expert_s,
+        won_s=price.won_s,
+        stall_s=price.stall_s,
     )
 
 
@@ -242,6 +246,10 @@ def _decode_price(message: admin_pb2.PriceView) -> Price:
         imbalance_before=decode_floats(message.imbalance_before, "imbalance_before", axes=1),
         imbalance_after=decode_floats(message.imbalance_after, "imbalance_after", axes=1),
         payback_steps=message.payback_steps,
+        step_s=message.step_s,
+        expert_s=message.expert_s,
+        won_s=message.won_s,
+        stall_s=message.stall_s,
     )
 
 

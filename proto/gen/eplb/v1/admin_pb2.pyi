@@ -1009,12 +1009,24 @@ class PriceView(google.protobuf.message.Message):
     IMBALANCE_BEFORE_FIELD_NUMBER: builtins.int
     IMBALANCE_AFTER_FIELD_NUMBER: builtins.int
     PAYBACK_STEPS_FIELD_NUMBER: builtins.int
+    STEP_S_FIELD_NUMBER: builtins.int
+    EXPERT_S_FIELD_NUMBER: builtins.int
+    WON_S_FIELD_NUMBER: builtins.int
+    STALL_S_FIELD_NUMBER: builtins.int
     num_moves: builtins.int
     """Slots that get another expert."""
     num_bytes: builtins.int
     """Bytes that ranks send each other."""
     payback_steps: builtins.float
     """Steps until the time won equals the time spent; infinite where nothing is won."""
+    step_s: builtins.float
+    """Seconds that a step takes now; 0 where none was measured."""
+    expert_s: builtins.float
+    """Seconds of it that experts take on the slowest rank."""
+    won_s: builtins.float
+    """Seconds that a step is expected to win."""
+    stall_s: builtins.float
+    """Seconds that serving is expected to lose to the whole plan."""
     @property
     def imbalance_before(self) -> eplb.v1.types_pb2.Matrix:
         """[L] float64, peak over mean now; NaN without load."""
@@ -1031,9 +1043,13 @@ class PriceView(google.protobuf.message.Message):
         imbalance_before: eplb.v1.types_pb2.Matrix | None = ...,
         imbalance_after: eplb.v1.types_pb2.Matrix | None = ...,
         payback_steps: builtins.float = ...,
+        step_s: builtins.float = ...,
+        expert_s: builtins.float = ...,
+        won_s: builtins.float = ...,
+        stall_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before", "num_bytes", b"num_bytes", "num_moves", b"num_moves", "payback_steps", b"payback_steps"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expert_s", b"expert_s", "imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before", "num_bytes", b"num_bytes", "num_moves", b"num_moves", "payback_steps", b"payback_steps", "stall_s", b"stall_s", "step_s", b"step_s", "won_s", b"won_s"]) -> None: ...
 
 Global___PriceView: typing_extensions.TypeAlias = PriceView
 
