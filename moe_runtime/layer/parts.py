@@ -102,5 +102,10 @@ class LayerWeights:
 
 
 def rms_norm(x_TD: Tensor) -> Tensor:
-    """Return each row divided by its root mean square, without a weight."""
-    return x_TD * torch.rsqrt(x_TD.square().mean(dim=1, keepdim=True) + _EPS)
+    """Return each row divided by its root mean square, without a weight.
+
+    Computed in float32 or better: in float16 the square of 256 is infinite, and the row zero.
+    """
+    wide_TD = x_TD.to(torch.promote_types(x_TD.dtype, torch.float32))
+    normed_TD = wide_TD * torch.rsqrt(wide_TD.square().mean(dim=1, keepdim=True) + _EPS)
+    return normed_TD.to(x_TD.dtype)

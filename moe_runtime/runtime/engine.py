@@ -97,8 +97,10 @@ class MoeRuntime:
         Collective: every rank of the group calls it for every step, with a dummy batch if it has
         nothing to do. One collective, and 2 (AllGather) or 3 (All2All) for each layer.
 
-        Raises what the stages raise; after an ExchangeFailed the group is lost.
+        Raises ShapeMismatch, before the group hears of the step, if the batch does not fit the
+        model, and what the stages raise; after an ExchangeFailed the group is lost.
         """
+        _check_batch(self.model.shape, batch)
         num_real = int(batch.real_T.sum())
         view = announce(self._peers, batch.step, num_rows=num_real)
         self._counters.record_step(view, padding_rows=batch.x_TD.shape[0] - num_real)
@@ -185,6 +187,22 @@ def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
     tables = np.shape(start.tables_LEJ)
     if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
         raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")
+
+
+def _check_batch(shape: StackShape, batch: Batch) -> None:
+    """Raise ShapeMismatch unless what a rank brings to a step fits the model."""
+    x = tuple(batch.x_TD.shape)
+    if len(x) != 2 or x[1] != shape.width:
+        raise ShapeMismatch("x_TD", got=x, expected=f"(T, {shape.width})")
+    if batch.real_T.shape != x[:1] or batch.real_T.dtype != torch.bool:
+        raise ShapeMismatch("real_T", got=batch.real_T.shape, expected=f"bool ({x[0]},)")
+    match batch.router:
+        case ByGate():
+            pass
+        case ByLogits(logits_LTE):
+            expected = (shape.num_layers, x[0], shape.num_experts)
+            if logits_LTE.shape != expected:
+                raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
 
 
 def _load(

@@ -123,6 +123,45 @@ def test_scores_of_zero_give_weights_of_zero_not_nan() -> None:
     assert choice.weights_TK.numpy().tolist() == [[0.0, 0.0]]
 
 
+@pytest.mark.parametrize("scoring", Scoring)
+@pytest.mark.parametrize("groups", [(1, 1), (4, 2)])
+@pytest.mark.parametrize("correction", [None, [0.5, -0.5] * 4])
+def test_nan_logits_still_choose_experts_there_are_and_weigh_them_nan(
+    scoring: Scoring, groups: tuple[int, int], correction: list[float] | None
+) -> None:
+    """A broken token must not break the step: it goes to distinct experts and comes back NaN."""
+    broken = replace(settings(8, 3, scoring), num_groups=groups[0], kept_groups=groups[1])
+    logits = torch.zeros((3, 8), dtype=torch.float64)
+    logits[0], logits[1, 5] = math.nan, math.nan
+    choice = choose(logits, broken, correction)
+    for row in ids(choice):
+        assert len(set(row)) == 3
+        assert set(row) <= set(range(8))
+    assert choice.weights_TK[:2].isnan().all()
+    assert not choice.weights_TK[2].isnan().any()
+
+
+def test_an_expert_at_minus_infinity_is_chosen_last_and_weighs_nothing() -> None:
+    logits = [0.0, -math.inf, 0.0, -math.inf]
+    for scoring in Scoring:
+        choice = choose(logits, settings(4, 3, scoring))
+        assert ids(choice) == [[0, 2, 1]]
+        assert choice.weights_TK[0].numpy().tolist() == pytest.approx([0.5, 0.5, 0.0])
+
+
+def test_all_experts_or_groups_of_one_may_be_chosen_from() -> None:
+    logits = [0.1, 0.3, 0.2, 0.4]
+    assert ids(choose(logits, settings(4, 4))) == [[3, 1, 2, 0]]
+    single = replace(settings(4, 2), num_groups=4, kept_groups=2)
+    assert ids(choose(logits, single)) == [[3, 1]]
+
+
+def test_logits_need_not_be_contiguous() -> None:
+    logits = torch.randn((8, 5), generator=torch.Generator().manual_seed(3)).t()
+    grouped = replace(settings(8, 3), num_groups=4, kept_groups=2)
+    assert ids(choose(logits.contiguous(), grouped)) == ids(choose(logits, grouped))
+
+
 def test_no_tokens_are_routed_to_nothing() -> None:
     grouped = replace(settings(8, 3), num_groups=4, kept_groups=2)
     choice = choose(torch.empty((0, 8)), grouped, [0.0] * 8)
