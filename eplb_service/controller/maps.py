@@ -17,7 +17,12 @@ def placement_in(deployment: Deployment, text: str, *, reshape: bool) -> Placeme
     if state.membership is None:
         raise NotReady(f"no rank of {deployment.name} has registered; a map cannot be held to it")
     shape, serving = state.membership.shape, state.serving.placement
-    target = placement_of(parse_map(text), model_layers=shape.layers, num_experts=shape.num_experts)
+    target = placement_of(
+        parse_map(text),
+        model_layers=shape.layers,
+        num_experts=shape.num_experts,
+        num_shared=serving.num_shared,
+    )
     if reshape:
         target = reshaped(target, serving.layout)
     require_fit(target, serving)

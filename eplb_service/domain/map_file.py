@@ -16,7 +16,7 @@ import numpy as np
 
 from eplb_service.domain.errors import InvalidMapFile, MisfitPlacement
 from eplb_service.domain.layout import SlotLayout
-from eplb_service.domain.placement import Placement, placement_from_ranks
+from eplb_service.domain.placement import EMPTY, Placement, placement_from_ranks
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
@@ -36,16 +36,11 @@ class MapFile:
 
 def parse_map(text: str) -> MapFile:
     """Read a file's text; raises InvalidMapFile that says where it is wrong."""
-    try:
-        found: Json = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidMapFile(
-            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}; nothing changed"
-        ) from error
+    found = _json(text)
     listed = _array(_member(found, "layer_list", "the file"), "layer_list")
-    count = _member(found, "moe_layer_count", "the file")
+    count = _number(_member(found, "moe_layer_count", "the file"), "moe_layer_count")
     if count != len(listed):
-        raise _wrong(f"moe_layer_count is {count!r}, but layer_list has {len(listed)} entries")
+        raise _wrong(f"moe_layer_count is {count}, but layer_list has {len(listed)} entries")
     layers = sorted(_layer(entry, f"layer_list[{at}]") for at, entry in enumerate(listed))
     ids = [layer_id for layer_id, _ in layers]
     twice = sorted({layer_id for layer_id in ids if ids.count(layer_id) > 1})
@@ -56,10 +51,13 @@ def parse_map(text: str) -> MapFile:
     return MapFile(tuple(layers))
 
 
-def placement_of(found: MapFile, *, model_layers: Sequence[int], num_experts: int) -> Placement:
+def placement_of(
+    found: MapFile, *, model_layers: Sequence[int], num_experts: int, num_shared: int = 0
+) -> Placement:
     """Return the placement of a deployment's layers, whichever way the file numbers them.
 
     model_layers    the model's own number of each MoE layer of the deployment
+    num_shared      shared experts that sit in slots, with the ids after the routed ones
 
     A file may number by the model (rows of dense layers are then passed over) or count
     MoE layers from 0. Raises MisfitPlacement when its layers are neither, and InvalidTable
@@ -76,7 +74,7 @@ def placement_of(found: MapFile, *, model_layers: Sequence[int], num_experts: in
             f"{len(model_layers) - 1}, or the model's layers {list(model_layers)}; nothing changed"
         )
     ranks = [[list(rank) for rank in rows[layer]] for layer in chosen]
-    return placement_from_ranks(ranks, num_experts=num_experts)
+    return placement_from_ranks(ranks, num_experts=num_experts, num_shared=num_shared)
 
 
 def reshaped(placement: Placement, layout: SlotLayout) -> Placement:
@@ -115,9 +113,9 @@ def format_map(placement: Placement, model_layers: Sequence[int]) -> str:
 def _layer(entry: Json, where: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
     layer_id = _number(_member(entry, "layer_id", where), f"{where}.layer_id")
     devices = _array(_member(entry, "device_list", where), f"{where}.device_list")
-    count = _member(entry, "device_count", where)
+    count = _number(_member(entry, "device_count", where), f"{where}.device_count")
     if count != len(devices):
-        raise _wrong(f"{where}: device_count is {count!r}, but device_list has {len(devices)}")
+        raise _wrong(f"{where}: device_count is {count}, but device_list has {len(devices)}")
     ranks: dict[int, tuple[int, ...]] = {}
     for at, device in enumerate(devices):
         place = f"{where}.device_list[{at}]"
@@ -125,10 +123,34 @@ def _layer(entry: Json, where: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
         experts = _array(_member(device, "device_expert", place), f"{place}.device_expert")
         if device_id in ranks:
             raise _wrong(f"{place}: device_id {device_id} occurs twice")
-        ranks[device_id] = tuple(_number(e, f"{place}.device_expert") for e in experts)
+        ranks[device_id] = tuple(_number(e, f"{place}.device_expert", EMPTY) for e in experts)
+    if not any(ranks.values()):
+        raise _wrong(f"{where} has no slot on any device")
     if sorted(ranks) != list(range(len(ranks))):
         raise _wrong(f"{where}: device ids are {sorted(ranks)}; expected 0 to {len(ranks) - 1}")
     return layer_id, tuple(ranks[rank] for rank in range(len(ranks)))
+
+
+def _json(text: str) -> Json:
+    try:
+        found: Json = json.loads(text, object_pairs_hook=_object)
+    except json.JSONDecodeError as error:
+        raise _wrong(
+            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        ) from error
+    except (RecursionError, ValueError) as error:
+        raise _wrong(f"not a map: {error}") from error
+    return found
+
+
+def _object(members: list[tuple[str, Json]]) -> Json:
+    """Build an object; JSON lets a name come twice, and the last would hide the others."""
+    made = dict(members)
+    if len(made) < len(members):
+        names = [name for name, _ in members]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise _wrong(f"{twice} occurs more than once in one object")
+    return made
 
 
 def _wrong(what: str) -> InvalidMapFile:
@@ -149,9 +171,9 @@ def _array(value: Json, where: str) -> list[Json]:
     return value
 
 
-def _number(value: Json, where: str) -> int:
+def _number(value: Json, where: str, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(f"{where} holds {value!r}; expected a whole number")
-    if not -1 <= value < 2**31:
-        raise _wrong(f"{where} holds {value}; expected -1 to {2**31 - 1}")
+    if not least <= value < 2**31:
+        raise _wrong(f"{where} holds {value}; expected {least} to {2**31 - 1}")
     return value
