@@ -118,8 +118,8 @@ def _payback(price: Price) -> list[str]:
         return ["never"]
     return [
         f"after {count(round(price.payback_steps), 'step')}",
-        f"{price.won_s * 1e3:.2f} ms won of {price.step_s * 1e3:.1f} ms a step "
-        f"({price.expert_s * 1e3:.1f} ms experts), {price.stall_s * 1e3:.1f} ms lost in all",
+        f"{price.won_s * 1e3:.2f} of {price.step_s * 1e3:.1f} ms won a step, "
+        f"{price.expert_s * 1e3:.1f} ms experts, {price.stall_s * 1e3:.1f} ms lost",
     ]
 
 

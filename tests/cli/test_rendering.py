@@ -159,7 +159,7 @@ def test_a_plan_shows_promise_price_and_verdict() -> None:
         plan 7f3a   epoch 41 to 43   policy packing   drafted
         imbalance    mean 3.50 to 1.05   worst 4.20 to 1.16 (layer 0)
         moves        248 slots   10.7 GiB in 248 transfers   2 waves
-        pay-back     after 1240 steps   3.00 ms won of 40.0 ms a step (12.0 ms experts), 3721.2 ms lost in all
+        pay-back     after 1240 steps   3.00 of 40.0 ms won a step, 12.0 ms experts, 3721.2 ms lost
         heat         decode, 300
         verdict      no   move_budget: 248 moves exceed the budget of 96
         """,
