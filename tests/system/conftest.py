@@ -28,6 +28,7 @@ def held(world: World) -> Iterator[World]:
         world.settle_another()
     world.ranks.hold_rounds(HELD_RANK, is_on=True)
     world.operator.move()
-    world.await_held()
+    world.await_all_but_one("staged", "accepted")
     yield world
     world.ranks.hold_rounds(HELD_RANK, is_on=False)
+    world.ranks.lose_arms(HELD_RANK, is_on=False)

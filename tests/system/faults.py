@@ -4,7 +4,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import ClassVar
 
-from eplb_service.protocol.messages import Down, Up
+from eplb_service.protocol.messages import Arm, Down, Up
 from worker_agent.adapters.mover import TorchMover
 from worker_agent.ports.channel import ChannelPort, Stream
 from worker_agent.ports.weights import WeightsEvent
@@ -15,6 +15,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.holds_rounds = False
+        self.loses_arms = False
         self._runs = Event()
         self._runs.set()
 
@@ -73,7 +74,10 @@ class _FaultyStream:
 
     def receive(self) -> Down | None:
         self._faults.pass_by()
-        return self._stream.receive()
+        word = self._stream.receive()
+        while isinstance(word, Arm) and self._faults.loses_arms:
+            word = self._stream.receive()
+        return word
 
     def close(self) -> None:
         self._stream.close()

@@ -17,6 +17,7 @@ from tests.system.words import (
     FreezeAgent,
     Grant,
     HoldRounds,
+    LoseArms,
     Report,
     Steps,
     StepSeen,
@@ -108,6 +109,10 @@ class Group:
     def hold_rounds(self, rank: int, *, is_on: bool) -> None:
         """Let a rank's mover keep its results back, or give them."""
         self._pipes[rank].send(HoldRounds(is_on))
+
+    def lose_arms(self, rank: int, *, is_on: bool) -> None:
+        """Let every Arm be lost on its way to a rank, or none."""
+        self._pipes[rank].send(LoseArms(is_on))
 
     def freeze_agents(self, *, is_on: bool) -> None:
         """Stop every rank's agent thread, or let them go on."""

@@ -37,11 +37,13 @@ from moe_runtime.runtime import (
 )
 from tests.system.faults import Faults, FaultyChannel, FaultyMover
 from tests.system.words import (
+    Command,
     Counted,
     Failed,
     FreezeAgent,
     Grant,
     HoldRounds,
+    LoseArms,
     Steps,
     StepSeen,
     Stop,
@@ -142,12 +144,14 @@ class _Rank:
     def _obey(self) -> bool:
         """Take commands, and wait for more where no step is granted; False for Stop."""
         while self._step >= self._granted or self._supervisor.poll(0):
-            command: Grant | HoldRounds | FreezeAgent | TellCounts | Stop = self._supervisor.recv()
+            command: Command = self._supervisor.recv()
             match command:
                 case Grant(until):
                     self._granted = until
                 case HoldRounds(is_on):
                     self._faults.holds_rounds = is_on
+                case LoseArms(is_on):
+                    self._faults.loses_arms = is_on
                 case FreezeAgent(is_on):
                     self._faults.freeze(is_on=is_on)
                 case TellCounts():

@@ -36,6 +36,22 @@ def test_a_killed_controller_delays_no_step_and_its_successor_carries_on(held: W
     die_and_come_back(held)
 
 
+def test_a_decision_that_is_on_record_is_carried_out_by_the_successor(held: World) -> None:
+    ranks, epoch = held.ranks, held.ranks.epoch
+    ranks.lose_arms(HELD_RANK, is_on=True)
+    ranks.hold_rounds(HELD_RANK, is_on=False)
+    held.await_all_but_one("armed", "staged")
+    held.controller.kill()
+    ranks.lose_arms(HELD_RANK, is_on=False)
+    orphaned = ranks.serve(NUM_STEPS // 2)
+    assert {one.epoch for seen in ranks.steps(*orphaned) for one in seen} == {epoch}
+    held.controller.start()
+    held.calm_down()
+    assert ranks.epoch == epoch + 1, "MAY_COMMIT was forgotten"
+    held.settle_another()
+    ranks.require_right()
+
+
 def test_a_restarted_group_loads_what_was_settled_last(held: World) -> None:
     epoch = held.ranks.epoch
     held.ranks.kill()
@@ -57,7 +73,7 @@ def test_all_of_ray_is_killed_and_comes_back(tmp_path: Path) -> None:
         world.settle_another()
         world.ranks.hold_rounds(HELD_RANK, is_on=True)
         world.operator.move()
-        world.await_held()
+        world.await_all_but_one("staged", "accepted")
         family = descendants(world.controller.pid)
         names = " ".join(map(named, family))
         assert all(one in names for one in ("gcs_server", "raylet", "ControllerActor")), names

@@ -18,6 +18,13 @@ class HoldRounds:
 
 
 @dataclass(frozen=True, slots=True)
+class LoseArms:
+    """Whether every Arm is lost on its way to the rank."""
+
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FreezeAgent:
     """Whether the rank's agent is stopped in the middle of its loop."""
 
@@ -34,7 +41,7 @@ class Stop:
     """End; every rank has served all granted steps."""
 
 
-Command = Grant | HoldRounds | FreezeAgent | TellCounts | Stop
+Command = Grant | HoldRounds | LoseArms | FreezeAgent | TellCounts | Stop
 
 
 @dataclass(frozen=True, slots=True)

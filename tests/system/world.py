@@ -38,14 +38,14 @@ class World:
         """Serve on until nothing runs and every rank is heard."""
         self.ranks.serve_until(self.operator.is_calm, within_steps=4000, what="calm")
 
-    def await_held(self) -> None:
-        """Serve on until all ranks but the one that is held have staged."""
-
-        def is_held() -> bool:
-            phases = [rank.phase for rank in self.operator.status().ranks]
-            return phases == ["accepted" if r == HELD_RANK else "staged" for r in range(NUM_RANKS)]
-
-        self.ranks.serve_until(is_held, within_steps=400, what="all but one have staged")
+    def await_all_but_one(self, rest: str, one: str) -> None:
+        """Serve on until HELD_RANK stands at phase `one`, and the others at `rest`."""
+        wanted = [one if rank == HELD_RANK else rest for rank in range(NUM_RANKS)]
+        self.ranks.serve_until(
+            lambda: [rank.phase for rank in self.operator.status().ranks] == wanted,
+            within_steps=400,
+            what=f"phases {wanted}",
+        )
 
     def settle_another(self) -> None:
         """A plan drawn now is carried out."""
