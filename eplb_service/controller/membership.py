@@ -102,6 +102,23 @@ def greet(membership: Membership, hello: Hello) -> Membership:
     return _with(membership, hello.profile.rank, member)
 
 
+def require_redundancy(hello: Hello, num_redundant: int | None) -> None:
+    """Raise RegistrationRefused, with both numbers, unless the slots are those that are expected.
+
+    num_redundant    slots per layer beyond one for every expert; None: any number
+    """
+    shape, got = hello.shape, hello.placement.layout.num_slots
+    num_shared = int((hello.placement.phy2log >= shape.num_experts).sum(axis=1).max(initial=0))
+    wanted = shape.num_experts + num_shared + (num_redundant or 0)
+    if num_redundant is not None and got != wanted:
+        raise _refuse(
+            hello,
+            f"its engine has {got} slots per layer, expected {wanted} ({shape.num_experts} "
+            f"experts, {num_shared} shared, registration.num_redundant {num_redundant}); start "
+            "either side with the other's number",
+        )
+
+
 def leave(membership: Membership, rank: int) -> Membership:
     """A rank's stream ended; what it said still counts."""
     member = membership.members[rank]

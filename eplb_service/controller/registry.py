@@ -11,6 +11,7 @@ from eplb_service.controller.driver import DeploymentDriver, Hooks
 from eplb_service.controller.errands import Errands
 from eplb_service.controller.machine import begin
 from eplb_service.controller.machine_state import DeploymentState, Effect
+from eplb_service.controller.membership import require_redundancy
 from eplb_service.controller.ports import Recorder, Store
 from eplb_service.controller.records import Note
 from eplb_service.controller.recovery import recovered_state
@@ -76,9 +77,13 @@ class Registry:
             )
 
     async def deployment_of(self, hello: Hello) -> Deployment:
-        """Return the rank's deployment; a new one is admitted."""
+        """Return the rank's deployment; a new one is admitted.
+
+        Raises NotLeader, and RegistrationRefused where engine and settings disagree on slots.
+        """
         self.require_leading()
         name = hello.identity.name
+        require_redundancy(hello, self.tools.tuner.tuning(NO_OVERRIDES).num_redundant)
         if name not in self._deployments:
             tuning = self.tools.tuner.tuning(NO_OVERRIDES)
             state = begin(hello, pace=tuning.pace, now_s=self.tools.clock.wall_s())

@@ -35,6 +35,8 @@ class Tuning:
     windows: WindowTerms
     pace: Pace
     cadence: Cadence
+    num_redundant: int | None
+    """Slots per layer beyond one for every expert that ranks must bring; None: any."""
 
 
 class Tuner(Protocol):

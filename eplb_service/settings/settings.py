@@ -16,6 +16,7 @@ from eplb_service.settings.tree import (
     OnCorruption,
     PlanningSettings,
     ProtocolSettings,
+    RegistrationSettings,
     ServerSettings,
     StoreSettings,
     WindowSettings,
@@ -43,6 +44,7 @@ class Settings(BaseSettings):
     gates: GateSettings = GateSettings()
     window: WindowSettings = WindowSettings()
     protocol: ProtocolSettings = ProtocolSettings()
+    registration: RegistrationSettings = RegistrationSettings()
     on_corruption: OnCorruption = OnCorruption.FAIL
     """What ranks do when a slot is corrupt and no replica of its expert is good."""
 

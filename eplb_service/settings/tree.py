@@ -136,6 +136,13 @@ class ProtocolSettings(BaseModel, frozen=True, extra="forbid"):
     """Steps from spending an epoch to its expiry, besides one agreement per transfer round."""
 
 
+class RegistrationSettings(BaseModel, frozen=True, extra="forbid"):
+    """What ranks must bring to be taken in."""
+
+    num_redundant: NonNegativeInt | None = None
+    """Slots per layer beyond one for every expert; null: whatever the engine was started with."""
+
+
 class OnCorruption(StrEnum):
     """What ranks do when a slot's weights are wrong and no other replica is good."""
 

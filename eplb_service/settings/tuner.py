@@ -40,6 +40,7 @@ class SettingsTuner:
                 agree_every=protocol.agree_every,
             ),
             cadence=Cadence(window.report_every_steps, window.sent_every_reports),
+            num_redundant=settings.registration.num_redundant,
         )
 
     def usable(self, overrides: str) -> tuple[str, str]:

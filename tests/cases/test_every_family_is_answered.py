@@ -131,6 +131,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F44 engine and controller disagree": (
         "tests/controller/test_machine.py::"
         "test_a_rank_that_disagrees_with_its_group_is_refused_with_both_numbers",
+        "tests/controller/test_regrouping.py::"
+        "test_f44_an_engine_with_other_redundancy_than_expected_is_refused_with_both_numbers",
     ),
     "F45 looking at a map writes nothing": (
         "tests/cli/test_map_files.py::test_a_sound_file_is_described_and_untouched",

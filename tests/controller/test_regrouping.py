@@ -6,12 +6,13 @@ import pytest
 from eplb_service.controller.gauges import show
 from eplb_service.controller.machine_state import RankGreeted
 from eplb_service.controller.views import PlanView
-from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.errors import InvalidReport, RegistrationRefused, UnknownDeployment
 from eplb_service.domain.placement import placement_from_ranks
 from eplb_service.protocol.messages import CutOver, Welcome, Word
+from eplb_service.settings.tree import RegistrationSettings
 from eplb_service.store.memory import MemoryStore
 from tests.controller.group import FLAT
-from tests.controller.office import Office, act, office
+from tests.controller.office import SETTINGS, Office, act, office
 from tests.controller.ranks import agree, start_ranks
 from tests.controller.test_desks import ANY, SKEWED, ready
 
@@ -33,6 +34,21 @@ async def test_a_group_that_grew_is_welcomed_served_and_recovered() -> None:
         await o.register(THREE, incarnation=2)
         (view,) = await o.controller.operators.status("")
         assert [rank.is_connected for rank in view.ranks] == [True] * 3
+
+
+@pytest.mark.parametrize(("num_redundant", "is_taken"), [(None, True), (0, True), (2, False)])
+async def test_f44_an_engine_with_other_redundancy_than_expected_is_refused_with_both_numbers(
+    num_redundant: int | None, *, is_taken: bool
+) -> None:
+    expected = RegistrationSettings(num_redundant=num_redundant)
+    async with office(settings=SETTINGS.model_copy(update={"registration": expected})) as o:
+        if is_taken:
+            await o.register(FLAT)
+            return
+        with pytest.raises(RegistrationRefused, match="has 4 slots per layer, expected 6"):
+            await o.register(FLAT)
+        with pytest.raises(UnknownDeployment):
+            await o.controller.operators.heat("", ())
 
 
 async def test_reports_of_an_older_incarnation_are_not_counted_for_the_new_one() -> None:
