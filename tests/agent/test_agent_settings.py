@@ -26,9 +26,19 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         {"endpoint": "c:1", "pace": {"keepalive_s": 1}},
         {"endpoint": "c:1", "deployment": {"role": "cook"}},
         {"endpoint": "c:1", "agre_every": 4},
+        {"endpoint": "c:1", "pace": {"first_backoff_s": 2, "max_backoff_s": 1}},
     ],
     ids=str,
 )
 def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         AgentSettings.model_validate(wrong)
+
+
+@pytest.mark.parametrize("name", ["EPLB_AGENT_AGRE_EVERY", "eplb_agent_pase__poll_s"])
+def test_a_misspelt_variable_is_refused_by_name_and_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "8")
+    with pytest.raises(ValidationError, match=name):
+        AgentSettings(endpoint="controller:7420")

@@ -64,6 +64,13 @@ UNSOUND = {
         ),
         "not ascending",
     ),
+    "layers that wrap": (
+        order(
+            layers=np.array([0, (1 << 31) - 1, -2, 1], dtype=np.int32),
+            rows=np.repeat(GOOD.content.rows, 4, axis=0),
+        ),
+        "not ascending",
+    ),
     "row too short": (order(rows=GOOD.content.rows[:, :3].copy()), "rows have shape"),
     "slot outside": (transfers([[0, 2, 9, 1], MOVES[1]]), "slot outside 0 to 3"),
     "layer of a transfer": (transfers([[1, 2, 2, 1], MOVES[1]]), "layer that does not change"),

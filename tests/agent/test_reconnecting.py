@@ -1,6 +1,8 @@
 """The agent connects again after any loss, and steps never depend on it."""
 
+import logging
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +12,8 @@ from eplb_service.protocol.messages import (
     Arm,
     RankPhase,
 )
-from eplb_service.protocol.rank_state import Offer
-from tests.agent.fakes import INCARNATION, an_order, name_of
+from eplb_service.protocol.rank_state import Offer, RaiseHalt
+from tests.agent.fakes import INCARNATION, an_order, name_of, new_desk
 from tests.agent.streets import (
     PACE,
     PATIENCE_S,
@@ -86,6 +88,42 @@ def test_greeting_again_opens_a_new_stream_at_once() -> None:
         assert stream.is_lost
 
 
+def test_streams_that_end_soon_after_their_welcome_are_opened_ever_more_slowly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Two processes that claim one rank would else push each other out many times a second."""
+    caplog.set_level(logging.INFO, logger="worker_agent.agent.loop")
+    pace = replace(PACE, first_backoff_s=0.01, max_backoff_s=0.08)
+    with running(pace=pace) as rig:
+        for lived_s in (0, 0, 0, 0, 0.08):
+            stream = rig.channel.next()
+            stream.hello()
+            rig.desk.outbox.post(Accepted(name_of(an_order())))
+            stream.say(welcome())
+            assert isinstance(stream.heard(), Accepted), "it is said after the Welcome"
+            rig.clock.advance(lived_s)
+            stream.lose()
+        rig.channel.next().hello()
+    waits = [getattr(r, "again_in_s", None) for r in caplog.records if r.msg == "stream lost"]
+    assert waits == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.005])
+
+
+def test_words_that_found_no_room_are_told_by_a_hello_on_a_new_stream() -> None:
+    """A halt, say, that nobody asks about again."""
+    with running(desk=new_desk(outbox_size=1)) as rig:
+        stream = rig.channel.next()
+        stream.hello()
+        stream.say(welcome())
+        rig.eventually(lambda: rig.agent.await_welcome(0) is not None)
+        stream.has_room = False
+        rig.steps.weights.ended.append(RaiseHalt("the mover's group is lost"))
+        rig.desk.outbox.post(Accepted(name_of(an_order())))
+        rig.steps.steps(1)
+        assert rig.desk.outbox.num_dropped == 1
+        rig.desk.bell.ring()
+        assert rig.channel.next().hello().status.halt.is_active
+
+
 def test_an_unreachable_controller_is_tried_again_and_again() -> None:
     channel = FakeChannel()
     channel.is_unreachable = True
@@ -117,5 +155,7 @@ def test_back_off_doubles_up_to_its_limit_between_half_and_whole(
     backoff = Backoff(Pace(first_backoff_s=1, max_backoff_s=8), lambda: chance)
     waits = [backoff.next_s() for _ in range(6)]
     assert waits == pytest.approx([expected * limit for limit in (1, 2, 4, 8, 8, 8)], rel=1e-3)
-    backoff.reset()
+    backoff.served(7.9)
+    assert backoff.next_s() == pytest.approx(8 * expected, rel=1e-3)
+    backoff.served(8)
     assert backoff.next_s() == pytest.approx(expected, rel=1e-3)

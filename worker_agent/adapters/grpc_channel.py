@@ -128,7 +128,9 @@ class GrpcStream:
             self._end = self._end or "the controller ended it"
         except grpc.RpcError as error:
             self._end = self._end or _cause(error)
-        self._ring()
+        finally:  # a reader that is gone without a word would be waited for until the end
+            self._end = self._end or "its reader failed"
+            self._ring()
 
 
 def _cause(error: grpc.RpcError) -> str:

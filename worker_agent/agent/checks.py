@@ -69,7 +69,7 @@ def _shape_faults(order: Order, served: Placement, limits: Limits) -> Iterator[s
     """Whatever would make it pointless, or unsafe, to look further."""
     content = order.content
     layers = content.layers
-    if layers.ndim != 1 or np.any(np.diff(layers) <= 0):
+    if layers.ndim != 1 or np.any(layers[1:] <= layers[:-1]):
         yield f"changed layers {layers.tolist()} are not ascending"
     elif layers.size and not (layers[0] >= 0 and layers[-1] < served.num_layers):
         yield f"changed layers {layers.tolist()} are outside 0 to {served.num_layers - 1}"

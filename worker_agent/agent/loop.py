@@ -53,6 +53,10 @@ class Agent:
         self._welcomed = Event()
         self._is_stopping = Event()
         self._must_greet = False
+        self._num_dropped = 0
+        """Words that had found no room when Hello was said last."""
+        self._welcomed_at_s: float | None = None
+        """When the stream that is served, if one is, was welcomed."""
         self._thread = Thread(target=self._run, name="eplb-agent", daemon=True)
 
     def start(self) -> None:
@@ -81,12 +85,19 @@ class Agent:
             try:
                 self._speak_on_one_stream()
             except StreamLost as lost:
-                wait_s = self._backoff.next_s()
+                wait_s = self._next_wait_s()
                 log.info("stream lost", extra={"cause": str(lost), "again_in_s": wait_s})
                 self._is_stopping.wait(wait_s)
             except Exception:  # one bad word must not leave the rank without an agent
                 log.exception("stream given up")
-                self._is_stopping.wait(self._backoff.next_s())
+                self._is_stopping.wait(self._next_wait_s())
+
+    def _next_wait_s(self) -> float:
+        """Return the wait before the next stream; it begins anew after one that lasted."""
+        welcomed_at_s, self._welcomed_at_s = self._welcomed_at_s, None
+        if welcomed_at_s is not None:
+            self._backoff.served(self._outside.clock.monotonic_s() - welcomed_at_s)
+        return self._backoff.next_s()
 
     def _speak_on_one_stream(self) -> None:
         """Serve one stream from Hello to its end."""
@@ -96,6 +107,7 @@ class Agent:
             self._await_welcome(stream)
             while self._goes_on():
                 self._hearing.hear(stream)
+                self._require_every_word()
                 is_held_up = not self._tell(stream) or self._hearing.is_held_up
                 self._desk.bell.wait(HELD_UP_S if is_held_up else self._pace.poll_s)
         finally:
@@ -107,9 +119,15 @@ class Agent:
     def _greet(self, stream: Stream) -> None:
         """Say Hello; what still waits to be said is told by its status."""
         self._must_greet = False
+        self._num_dropped = self._desk.outbox.num_dropped
         self._hearing.restart()
         self._desk.outbox.clear()
         stream.send(self._me.hello(self._desk.snapshot, is_idle=self._idle.is_idle))
+
+    def _require_every_word(self) -> None:
+        """Raise StreamLost if a word found no room: only a new Hello tells what it said."""
+        if self._desk.outbox.num_dropped > self._num_dropped:
+            raise StreamLost(endpoint="the controller", cause="words found no room on it")
 
     def _await_welcome(self, stream: Stream) -> None:
         """Say nothing more until the controller has answered. Raises StreamLost if it is late."""
@@ -117,7 +135,7 @@ class Agent:
         deadline_s = clock.monotonic_s() + self._pace.welcome_within_s
         while self._goes_on():
             if self._hearing.hear(stream):
-                self._backoff.reset()
+                self._welcomed_at_s = clock.monotonic_s()
                 self._welcomed.set()
                 return
             if clock.monotonic_s() >= deadline_s:

@@ -35,6 +35,11 @@ class Backoff:
         self._limit_s = min(2 * limit_s, self._pace.max_backoff_s)
         return limit_s * (0.5 + 0.5 * self._chance())
 
-    def reset(self) -> None:
-        """Begin anew after a stream that worked."""
-        self._limit_s = self._pace.first_backoff_s
+    def served(self, seconds: float) -> None:
+        """A stream worked for so long: begin anew if that was at least the longest wait.
+
+        One that ends soon after its Welcome will not be better the next time: its rank is claimed
+        twice, or what comes next cannot be carried.
+        """
+        if seconds >= self._pace.max_backoff_s:
+            self._limit_s = self._pace.first_backoff_s

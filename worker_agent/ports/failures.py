@@ -4,7 +4,6 @@
       OutOfStep        the group's ranks agreed before different steps
       GroupLost        the agreement did not complete: a peer is gone or late
       SwitchFailed     an agreed switch of slots or tables could not be finished
-      UnequalStart     ranks attached with different settings or placements
 
 They derive from BaseException, so that an engine loop that goes on after an
 Exception cannot go on after these: a rank that cannot do what its group agreed
@@ -57,17 +56,4 @@ class SwitchFailed(RankMustEnd):
         super().__init__(
             f"rank {rank} could not put {what} in use ({cause}), although its group agreed to; "
             "the other ranks serve it already, so this rank ends before its next forward"
-        )
-
-
-class UnequalStart(RankMustEnd):
-    """Ranks attached with different settings or placements."""
-
-    code = "unequal_start"
-
-    def __init__(self, *, rank: int, what: str) -> None:
-        self.rank, self.what = rank, what
-        super().__init__(
-            f"rank {rank} attached with another {what} than a rank of its group; expected the same "
-            "on every rank; no step may run, start the group again with equal settings"
         )

@@ -3,13 +3,25 @@
 Nested settings are named with two underscores: EPLB_AGENT_DEPLOYMENT__MODEL.
 """
 
+import os
 import platform
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eplb_service.domain.deployment import DeploymentIdentity
+
+PREFIX = "EPLB_AGENT_"
+DELIMITER = "__"
 
 Word = Annotated[str, Field(min_length=1)]
 
@@ -50,12 +62,21 @@ class PaceSettings(BaseModel, frozen=True, extra="forbid"):
     """Between two pings of a silent connection; the server refuses more frequent ones."""
     keepalive_timeout_s: PositiveFloat = 10.0
 
+    @model_validator(mode="after")
+    def _backoff_can_grow(self) -> Self:
+        if self.first_backoff_s > self.max_backoff_s:
+            raise ValueError(
+                f"first_backoff_s is {self.first_backoff_s:g}, more than max_backoff_s, "
+                f"{self.max_backoff_s:g}"
+            )
+        return self
+
 
 class AgentSettings(BaseSettings):
     """All settings of one agent."""
 
     model_config = SettingsConfigDict(
-        env_prefix="EPLB_AGENT_", env_nested_delimiter="__", frozen=True, extra="forbid"
+        env_prefix=PREFIX, env_nested_delimiter=DELIMITER, frozen=True, extra="forbid"
     )
 
     endpoint: Word
@@ -78,3 +99,17 @@ class AgentSettings(BaseSettings):
     """Until a Welcome says otherwise."""
     sent_every_reports: PositiveInt = 10
     """Until a Welcome says otherwise."""
+
+    @model_validator(mode="after")
+    def _variables_are_known(self) -> Self:
+        """Refuse a misspelt variable: the environment's are otherwise passed over in silence."""
+        known = type(self).model_fields
+        told = [name for name in os.environ if name.upper().startswith(PREFIX)]
+        unknown = [name for name in told if _setting(name) not in known]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no such setting; known: {', '.join(known)}")
+        return self
+
+
+def _setting(variable: str) -> str:
+    return variable.upper().removeprefix(PREFIX).partition(DELIMITER)[0].lower()
