@@ -99,7 +99,6 @@ def _add_moves(add: Adder) -> None:
     rollback.add_argument(
         "--to",
         type=whole_number,
-        default=0,
         metavar="EPOCH",
         help="epoch to return to (default: the one before; `history` lists them)",
     )

@@ -20,11 +20,9 @@ from eplb_service.controller.registry import Registry
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.views import NothingView, PlanView, RunView
 from eplb_service.domain.errors import (
-    EplbError,
     InvalidRequest,
     PlanRejected,
     UnknownEpoch,
-    UnknownPlan,
 )
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement
@@ -59,7 +57,7 @@ class PlanVerbs:
             await self._drawer.start(deployment, kept)
             return run_view(deployment, deployment.book.find(plan_id))
 
-        return await _once(deployment, act, work)
+        return await _once(deployment, act, f"apply {plan_id}", work)
 
     async def rebalance(self, act: ActRequest, request: PlanRequest) -> Started:
         """Plan, and apply if the verdict is yes; idempotent by request id."""
@@ -69,20 +67,26 @@ class PlanVerbs:
             asked = replace(request, reason=why(act))
             return await self._draw_and_start(deployment, draw_of(deployment, asked))
 
-        return await _once(deployment, act, work)
+        return await _once(deployment, act, f"rebalance {request}", work)
 
     async def abort(self, act: ActRequest, plan_id: str) -> RunView:
-        """End a plan after its running wave."""
+        """End a plan after its running wave; raises UnknownPlan or InvalidRequest."""
         deployment = self._registry.find(act.deployment)
-        kept = deployment.book.find(plan_id)
-        if kept.phase is not PlanPhase.RUNNING:
-            raise UnknownPlan(f"plan {plan_id} is not running, it is {kept.phase}; nothing to end")
-        await deployment.driver.ask(StopAsked(plan_id, f"aborted: {why(act)}"))
-        self._teller.note(deployment, "abort", f"plan aborted: {why(act)}", plan_id)
-        return run_view(deployment, deployment.book.find(plan_id))
 
-    async def rollback(self, act: ActRequest, epoch: int) -> Started:
-        """Apply a plan back to the placement of an earlier epoch (0: the one before)."""
+        async def work() -> RunView:
+            kept = deployment.book.find(plan_id)
+            if kept.phase is not PlanPhase.RUNNING:
+                raise InvalidRequest(
+                    f"plan {plan_id} is not running, it is {kept.phase}; nothing to end"
+                )
+            await deployment.driver.ask(StopAsked(plan_id, f"aborted: {why(act)}"))
+            self._teller.note(deployment, "abort", f"plan aborted: {why(act)}", plan_id)
+            return run_view(deployment, deployment.book.find(plan_id))
+
+        return await _once(deployment, act, f"abort {plan_id}", work)
+
+    async def rollback(self, act: ActRequest, epoch: int | None) -> Started:
+        """Apply a plan back to the placement of an earlier epoch (None: the one before)."""
         deployment = self._registry.find(act.deployment)
 
         async def work() -> Started:
@@ -90,7 +94,7 @@ class PlanVerbs:
             reason = f"rollback to epoch {target.wave.epoch}: {why(act)}"
             return await self._go_to(deployment, target.placement, reason)
 
-        return await _once(deployment, act, work)
+        return await _once(deployment, act, f"rollback {epoch}", work)
 
     async def import_map(self, act: ActRequest, text: str, *, reshape: bool) -> Started:
         """Apply a plan to the placement of an expert-map file."""
@@ -100,11 +104,11 @@ class PlanVerbs:
             target = placement_in(deployment, text, reshape=reshape)
             return await self._go_to(deployment, target, f"import: {why(act)}")
 
-        return await _once(deployment, act, work)
+        return await _once(deployment, act, f"import {hash((text, reshape))}", work)
 
-    async def _settled(self, deployment: Deployment, epoch: int) -> EpochRecord:
+    async def _settled(self, deployment: Deployment, epoch: int | None) -> EpochRecord:
         serving = deployment.driver.state.serving.wave.epoch
-        if not epoch:
+        if epoch is None:
             before = await self._archive.settled_before(deployment.name, serving)
             if before is None:
                 raise UnknownEpoch(
@@ -147,9 +151,11 @@ def _rejected(kept: KeptPlan) -> PlanRejected:
 
 
 async def _once(
-    deployment: Deployment, act: ActRequest, work: Callable[[], Coroutine[None, None, T]]
+    deployment: Deployment, act: ActRequest, what: str, work: Callable[[], Coroutine[None, None, T]]
 ) -> T:
     """Act once per request id: the same id again gets the same answer.
+
+    what    verb and what it was asked for, so that an id is not used twice
 
     A request that failed is forgotten, so that it can be tried again.
     """
@@ -158,16 +164,18 @@ async def _once(
     answers = deployment.answers
     found = answers.get(act.request_id)
     if found is None:
-        found = Answered(work.__qualname__, asyncio.create_task(work()))
+        found = Answered(what, asyncio.create_task(work()))
         answers[act.request_id] = found
         while len(answers) > NUM_REQUESTS:
             answers.popitem(last=False)
-    elif found.verb != work.__qualname__:
+    elif found.what != what:
         raise InvalidRequest(
-            f"request id {act.request_id} was used by another verb before; use a fresh one"
+            f"request id {act.request_id} asked for something else before (a verb "
+            f"{found.what.partition(' ')[0]}); nothing was done, use a fresh id"
         )
     try:
         return await asyncio.shield(cast("asyncio.Task[T]", found.task))
-    except EplbError:
-        answers.pop(act.request_id, None)
+    except Exception:
+        if answers.get(act.request_id) is found:
+            del answers[act.request_id]
         raise

@@ -24,7 +24,8 @@ from eplb_service.load.windows import LoadWindows
 class Answered:
     """What a request id was answered, or will be."""
 
-    verb: str
+    what: str
+    """Verb and what it was asked for."""
     task: asyncio.Task[PlanView | NothingView | RunView]
 
 

@@ -114,8 +114,8 @@ class ActDesk(Protocol):
         """End a plan after its running wave."""
         ...
 
-    async def rollback(self, act: ActRequest, epoch: int) -> PlanView | NothingView:
-        """Apply a plan back to the placement of an earlier epoch (0: the one before)."""
+    async def rollback(self, act: ActRequest, epoch: int | None) -> PlanView | NothingView:
+        """Apply a plan back to the placement of an earlier epoch (None: the one before)."""
         ...
 
     async def freeze(self, act: ActRequest, seconds: float) -> StatusView:

@@ -10,9 +10,10 @@ from eplb_service.controller.looks import status_view
 from eplb_service.controller.machine_state import FaultCleared
 from eplb_service.controller.records import Freeze, FreezeNote, SettingsNote
 from eplb_service.controller.registry import Registry
+from eplb_service.controller.runs import missing_ranks
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.views import StatusView
-from eplb_service.domain.errors import DeploymentHalted, InvalidRequest
+from eplb_service.domain.errors import DeploymentHalted, InvalidRequest, NotReady
 from eplb_service.protocol.messages import Resume
 
 LONGEST_FREEZE_S = 366 * 86_400.0
@@ -55,13 +56,20 @@ class SwitchVerbs:
                 f"halt {halt_number} does not stand; halt {max(active)} does; "
                 f"resume it by its number once its cause is dealt with"
             )
+        away = missing_ranks(state)
+        if active and away:
+            raise NotReady(
+                f"ranks {away} are not connected and would not hear of it, and a halt ends only "
+                f"where all ranks wish so; halt {halt_number} stands, resume it when they are back"
+            )
         if state.fault:
             await deployment.driver.ask(FaultCleared())
         for rank in range(len(state.membership.members) if active and state.membership else 0):
             membership = state.membership
             assert membership is not None
             errands.tell(rank, Resume(errands.generation, membership.incarnation, halt_number))
-        self._teller.note(deployment, "resume", f"halt {halt_number} resumed: {why(act)}")
+        what = f"halt {halt_number}" if active else f"fault ({state.fault})"
+        self._teller.note(deployment, "resume", f"{what} resumed: {why(act)}")
         return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
 
     async def set_config(self, act: ActRequest, values: Mapping[str, str]) -> Mapping[str, str]:

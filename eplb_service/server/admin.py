@@ -133,7 +133,8 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         async with Answering(context):
             require(request, "act")
             act, epoch = decode_act(request.act), natural(request.epoch, "epoch")
-            view = await to_the_end(self._acts.rollback(act, epoch))
+            to = epoch if request.HasField("epoch") else None
+            view = await to_the_end(self._acts.rollback(act, to))
             return pb.RollbackResponse(answer=encode_answer(view))
 
     async def Freeze(self, request: pb.FreezeRequest, context: Context) -> pb.FreezeResponse:

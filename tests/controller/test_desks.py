@@ -142,7 +142,7 @@ async def test_rollback_is_a_new_epoch_with_the_old_content() -> None:
         await ready(o)
         await o.controller.acts.rebalance(act(), ANY)
         await o.settle()
-        back = await o.controller.acts.rollback(act(reason="worse"), 0)
+        back = await o.controller.acts.rollback(act(reason="worse"), None)
         assert isinstance(back, PlanView)
         assert "rollback to epoch 0" in back.plan.reason
         await o.settle()

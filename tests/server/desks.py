@@ -176,7 +176,7 @@ class Operators:
         self._note("abort", act, plan_id)
         return views.a_run()
 
-    async def rollback(self, act: ActRequest, epoch: int) -> PlanView | NothingView:
+    async def rollback(self, act: ActRequest, epoch: int | None) -> PlanView | NothingView:
         self._note("rollback", act, epoch)
         return self.answer
 

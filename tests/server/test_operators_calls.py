@@ -67,6 +67,8 @@ VERBS: list[tuple[str, Message, tuple[object, ...]]] = [
     ("Rebalance", pb.RebalanceRequest(act=ACT_PB, spec=SPEC_PB), ("rebalance", ACT, SPEC)),
     ("Abort", pb.AbortRequest(act=ACT_PB, plan_id="p"), ("abort", ACT, "p")),
     ("Rollback", pb.RollbackRequest(act=ACT_PB, epoch=40), ("rollback", ACT, 40)),
+    ("Rollback", pb.RollbackRequest(act=ACT_PB, epoch=0), ("rollback", ACT, 0)),
+    ("Rollback", pb.RollbackRequest(act=ACT_PB), ("rollback", ACT, None)),
     ("Freeze", pb.FreezeRequest(act=ACT_PB, seconds=1800), ("freeze", ACT, 1800.0)),
     ("Resume", pb.ResumeRequest(act=ACT_PB, halt_number=2), ("resume", ACT, 2)),
     (

@@ -398,7 +398,7 @@ class RollbackRequest(google.protobuf.message.Message):
     ACT_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     epoch: builtins.int
-    """Epoch of the placement to return to; 0: the one before the served one."""
+    """Epoch of the placement to return to; absent: the one before the served one."""
     @property
     def act(self) -> Global___Act:
         """Who and why."""
@@ -407,10 +407,11 @@ class RollbackRequest(google.protobuf.message.Message):
         self,
         *,
         act: Global___Act | None = ...,
-        epoch: builtins.int = ...,
+        epoch: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["act", b"act"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["act", b"act", "epoch", b"epoch"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_epoch", b"_epoch", "act", b"act", "epoch", b"epoch"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_epoch", b"_epoch", "act", b"act", "epoch", b"epoch"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_epoch", b"_epoch"]) -> typing.Literal["epoch"] | None: ...
 
 Global___RollbackRequest: typing_extensions.TypeAlias = RollbackRequest
 

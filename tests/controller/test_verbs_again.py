@@ -1,0 +1,74 @@
+"""Verbs that are said twice, too late, or with a number that means something."""
+
+import pytest
+
+from eplb_service.controller.views import PlanView
+from eplb_service.domain.errors import InvalidRequest, MisfitPlacement, NotReady
+from eplb_service.domain.placement import placement_from_ranks
+from eplb_service.protocol.rank_state import RaiseHalt
+from tests.controller.group import FLAT
+from tests.controller.office import act, office
+from tests.controller.test_desks import ANY, ready
+
+WIDE = placement_from_ranks([[[0], [1], [2], [3]]], num_experts=4)
+
+
+async def test_epoch_0_is_an_epoch_to_roll_back_to_like_any_other() -> None:
+    async with office() as o:
+        await ready(o)
+        await o.controller.acts.rebalance(act(), ANY)
+        await o.settle()
+        served = o.ranks[0].placement.digest()
+        await o.controller.acts.rollback(act(), None)
+        await o.settle()
+        await o.controller.acts.rollback(act(), 1)
+        await o.settle()
+        assert o.ranks[0].placement.digest() == served
+        back = await o.controller.acts.rollback(act(reason="worse"), 0)
+        assert isinstance(back, PlanView)
+        await o.settle()
+        assert all(r.placement.digest() == FLAT.digest() for r in o.ranks)
+        lines = [e.text for e in (await o.controller.operators.history("", 20)).entries]
+        assert "epoch 4 settled: rollback to epoch 0: worse (tester)" in lines
+
+
+async def test_an_epoch_of_another_shape_cannot_be_rolled_back_to() -> None:
+    async with office() as o:
+        await ready(o)
+        await o.controller.acts.rebalance(act(), ANY)
+        await o.settle()
+        await o.register(WIDE, incarnation=2)
+        with pytest.raises(MisfitPlacement, match="ranks 2, expected 4"):
+            await o.controller.acts.rollback(act(), 1)
+
+
+async def test_an_abort_that_is_said_again_gets_the_same_answer() -> None:
+    async with office() as o:
+        await ready(o)
+        plan = await o.controller.acts.rebalance(act(), ANY)
+        assert isinstance(plan, PlanView)
+        first = await o.controller.acts.abort(act("a1"), plan.plan.plan_id)
+        await o.settle()
+        assert await o.controller.acts.abort(act("a1"), plan.plan.plan_id) is first
+        with pytest.raises(InvalidRequest, match="is not running, it is done"):
+            await o.controller.acts.abort(act("a2"), plan.plan.plan_id)
+
+
+async def test_a_request_id_that_asked_for_something_else_is_refused() -> None:
+    async with office() as o:
+        await ready(o)
+        plan = await o.controller.operators.plan(ANY)
+        assert isinstance(plan, PlanView)
+        await o.controller.acts.apply(act("r1"), plan.plan.plan_id)
+        with pytest.raises(InvalidRequest, match="r1 asked for something else before"):
+            await o.controller.acts.apply(act("r1"), "ffffffff")
+
+
+async def test_a_halt_is_not_resumed_while_a_rank_would_not_hear_of_it() -> None:
+    async with office() as o:
+        await ready(o)
+        o.ranks[1].feed(RaiseHalt("slot 3 is corrupt"))
+        await o.settle(3)
+        await o.links[0].closed()
+        with pytest.raises(NotReady, match=r"ranks \[0\] are not connected"):
+            await o.controller.acts.resume(act(), 1)
