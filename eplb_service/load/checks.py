@@ -4,23 +4,29 @@ Axes    L MoE layers   S columns of the report   E logical experts
 """
 
 from collections.abc import Callable
+from math import isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
 from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.ids import CountArray
 from eplb_service.domain.placement import EMPTY
-from eplb_service.domain.report import LoadReport
+from eplb_service.domain.report import LoadReport, StepCounts
 from eplb_service.load.group import Group, WindowTerms
 
 
-def check_origin(report: LoadReport, rank: int, group: Group) -> None:
-    """Refuse a rank outside the group, and counts made under another placement."""
+def check_rank(rank: int, group: Group) -> None:
+    """Refuse a rank outside the group."""
     if not 0 <= rank < group.num_ranks:
         raise InvalidReport(
             f"a report came from rank {rank}; expected 0 to {group.num_ranks - 1}",
             reason="unknown_rank",
         )
+
+
+def check_origin(report: LoadReport, rank: int, group: Group) -> None:
+    """Refuse counts made under another placement."""
     if report.epoch != group.epoch:
         raise InvalidReport(
             f"rank {rank} reported under epoch {report.epoch}, but epoch {group.epoch} is served; "
@@ -38,8 +44,9 @@ def check_origin(report: LoadReport, rank: int, group: Group) -> None:
 def check_content(report: LoadReport, rank: int, group: Group) -> None:
     """Refuse wrong shapes, values that are no counts, and a sum that is not tokens x top_k."""
     _check_shapes(report, rank, group)
-    _check_counts(report.received, rank, "slot")
-    _check_counts(report.sent_total, rank, "")
+    _check_counts(report.received, rank, ("layer", "slot"), group)
+    _check_counts(report.sent_total, rank, ("layer",), group)
+    _check_steps(report, rank)
     _check_empty_slots(report, rank, group)
     _check_sent(report, rank, group)
     expected = report.steps.tokens * group.top_k
@@ -76,13 +83,46 @@ def check_order(report: LoadReport, last: LoadReport | None, rank: int, terms: W
             reason="duplicate",
         )
     backwards = np.argwhere(report.received < last.received)
-    if backwards.size or report.steps.tokens < last.steps.tokens:
-        where = f"layer {backwards[0][0]} slot {backwards[0][1]}" if backwards.size else "tokens"
+    if backwards.size:
         raise InvalidReport(
-            f"rank {rank} {where}: the counter at step {report.step} is below that at step "
-            f"{last.step} without a reset; an integer that wrapped does that",
+            f"rank {rank} layer {backwards[0][0]} slot {backwards[0][1]}: the counter at step "
+            f"{report.step} is below that at step {last.step} without a reset; an integer that "
+            "wrapped does that",
             reason="backwards",
         )
+
+    for (name, before), (_, after) in zip(_told(last.steps), _told(report.steps), strict=True):
+        if after < before:
+            raise InvalidReport(
+                f"rank {rank}: {name} fell from {before} to {after} without a reset",
+                reason="backwards",
+            )
+
+
+def _told(steps: StepCounts) -> tuple[tuple[str, float], ...]:
+    """Name all that is counted beside the load."""
+    return (
+        ("real", steps.real),
+        ("dummy", steps.dummy),
+        ("warmup", steps.warmup),
+        ("profile", steps.profile),
+        ("tokens", steps.tokens),
+        ("padding_rows", steps.padding_rows),
+        ("overflow_tokens", steps.overflow_tokens),
+        ("step_seconds", steps.step_seconds),
+        ("expert_seconds", steps.expert_seconds),
+    )
+
+
+def _check_steps(report: LoadReport, rank: int) -> None:
+    numbered = (("step", report.step), ("reset", report.reset))
+    for name, value in (*numbered, *_told(report.steps)):
+        if not isfinite(value) or value < 0:
+            raise InvalidReport(
+                f"rank {rank}: {name} is {value}; expected a number of zero or more; "
+                "the last good report is kept",
+                reason="negative" if value < 0 and isfinite(value) else "nan",
+            )
 
 
 def _check_shapes(report: LoadReport, rank: int, group: Group) -> None:
@@ -104,27 +144,33 @@ def _check_shapes(report: LoadReport, rank: int, group: Group) -> None:
 Check = Callable[[NDArray[np.generic]], NDArray[np.bool_]]
 
 
-def _check_counts(values: NDArray[np.generic], rank: int, column: str) -> None:
-    """Refuse NaN, infinities, fractions and negative counts, with their place."""
+def _check_counts(
+    values: NDArray[np.generic], rank: int, axes: tuple[str, ...], group: Group
+) -> None:
+    """Refuse NaN, infinities, fractions, negative counts and absurd ones, with their place."""
     if values.dtype.kind == "f":
         bad, reason = ~np.isfinite(values.astype(np.float64)), "nan"
         if not bad.any():
             bad, reason = np.ones(values.shape, dtype=np.bool_), "dtype"
     elif values.dtype != np.int64:
         bad, reason = np.ones(values.shape, dtype=np.bool_), "dtype"
-    elif not values.size or values.astype(np.int64, copy=False).min() >= 0:
-        return
     else:
-        bad, reason = values.astype(np.int64, copy=False) < 0, "negative"
+        bad, reason = _out_of_range(values.astype(np.int64, copy=False), group.most_tokens)
     if not bad.any():
         return
     at = np.argwhere(bad)[0].tolist()
-    place = f"layer {at[0]}" + (f" {column} {at[1]}" if column else "")
+    place = " ".join(f"{axis} {number}" for axis, number in zip(axes, at, strict=True))
     raise InvalidReport(
         f"rank {rank} {place}: {values[tuple(at)]} as {values.dtype} is no count ({reason}); "
-        "expected int64 of zero or more; the last good report is kept",
+        f"expected int64 of 0 to {group.most_tokens}; the last good report is kept",
         reason=reason,
     )
+
+
+def _out_of_range(counts: CountArray, most: int) -> tuple[NDArray[np.bool_], str]:
+    if counts.size and counts.min() < 0:
+        return counts < 0, "negative"
+    return counts > most, "overflow"
 
 
 def _check_empty_slots(report: LoadReport, rank: int, group: Group) -> None:
@@ -141,12 +187,28 @@ def _check_empty_slots(report: LoadReport, rank: int, group: Group) -> None:
 
 def _check_sent(report: LoadReport, rank: int, group: Group) -> None:
     sent = report.sent
-    if not len(sent.tokens) == len(sent.layers) == len(sent.experts):
+    columns = (sent.layers, sent.experts, sent.tokens)
+    if len({column.shape for column in columns}) > 1 or sent.tokens.ndim != 1:
+        shapes = ", ".join(str(list(column.shape)) for column in columns)
         raise InvalidReport(
-            f"rank {rank} reported {len(sent.layers)} layers, {len(sent.experts)} experts and "
-            f"{len(sent.tokens)} counts of sent tokens; expected as many of each",
+            f"rank {rank} reported layers, experts and counts of sent tokens of shapes {shapes}; "
+            "expected one axis and as many of each",
             reason="shape",
         )
+    if not all(np.issubdtype(column.dtype, np.integer) for column in columns):
+        types = ", ".join(str(column.dtype) for column in columns)
+        raise InvalidReport(
+            f"rank {rank} reported layers, experts and counts of sent tokens as {types}; "
+            "expected whole numbers",
+            reason="dtype",
+        )
+    _check_experts(report, rank, group)
+    _check_counts(sent.tokens, rank, ("sent entry",), group)
+
+
+def _check_experts(report: LoadReport, rank: int, group: Group) -> None:
+    """Refuse sent tokens of unknown experts, and of one expert twice."""
+    sent = report.sent
     placement = group.placement
     known = (sent.layers >= 0) & (sent.layers < placement.num_layers)
     known &= (sent.experts >= 0) & (sent.experts < placement.num_experts)
@@ -158,4 +220,13 @@ def _check_sent(report: LoadReport, rank: int, group: Group) -> None:
             f"{placement.num_layers} layers",
             reason="unknown_expert",
         )
-    _check_counts(sent.tokens, rank, "")
+    numbers = sent.layers.astype(np.int64) * placement.num_experts + sent.experts
+    ordered = np.sort(numbers)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if twice.size:
+        layer, expert = divmod(int(twice[0]), placement.num_experts)
+        raise InvalidReport(
+            f"rank {rank} reported tokens sent to expert {expert} of layer {layer} twice; "
+            "expected one count of each",
+            reason="duplicate_expert",
+        )

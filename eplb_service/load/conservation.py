@@ -3,13 +3,13 @@
 Axes    L MoE layers   E logical experts   P slots
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from eplb_service.domain.heat import fold_slots
 from eplb_service.domain.ids import CountArray
-from eplb_service.domain.report import LoadReport, Phase
+from eplb_service.domain.report import Phase
 from eplb_service.load.group import Group
 from eplb_service.load.window import Cut
 
@@ -22,12 +22,11 @@ def received_between(first: Cut, last: Cut, group: Group) -> CountArray:
     return slots
 
 
-def mismatches(first: Cut, last: Cut, group: Group) -> tuple[str, ...]:
+def lost_in_layers(first: Cut, last: Cut, group: Group) -> tuple[str, ...]:
     """Say, by layer and ranks, where tokens were lost or made up between two cuts of all ranks.
 
     Per layer, token copies sent over all ranks must equal tokens received over all
-    routed slots. Per expert with several replicas, where both cuts carry sent counts,
-    the same must hold for it.
+    routed slots; and ranks that count the same tokens must count as many.
     """
     slots = received_between(first, last, group)
     routed = np.where(group.placement.routed(), slots, 0).sum(axis=1)
@@ -42,26 +41,41 @@ def mismatches(first: Cut, last: Cut, group: Group) -> tuple[str, ...]:
         f"{routed[layer] * group.num_senders}"
         for layer in lost.tolist()
     ]
-    return (*found, *_by_expert(first, last, group, slots))
+    return (*found, *_disagreements(slots, group))
 
 
-def _by_expert(first: Cut, last: Cut, group: Group, slots: CountArray) -> Sequence[str]:
-    """Compare sent and received of every expert that all reports of both cuts speak of."""
+def _disagreements(slots: CountArray, group: Group) -> Sequence[str]:
+    return [
+        f"layer {layer} slot {slot}: {slots[layer, slot]} tokens over {group.num_counters} ranks "
+        "that count the same"
+        for layer, slot in np.argwhere(slots % group.num_counters != 0).tolist()
+    ]
+
+
+def tells_sent(cut: Cut) -> bool:
+    """Whether every report of a cut carries sent counts."""
+    return all(len(report.sent.tokens) for report in cut.values())
+
+
+def lost_to_experts(first: Cut, last: Cut, group: Group) -> tuple[str, ...]:
+    """Say, by layer and expert, what was lost between two cuts of all ranks with sent counts.
+
+    Only experts that every report of both cuts speaks of are looked at.
+    """
     shape = (group.placement.num_layers, group.placement.num_experts)
     num_told, sent = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for key, report in last.items():
-        if not (len(report.sent.tokens) and len(first[key].sent.tokens)):
-            return ()
         for sign, said in ((1, report), (-1, first[key])):
             np.add.at(sent, (said.sent.layers, said.sent.experts), sign * said.sent.tokens)
             np.add.at(num_told, (said.sent.layers, said.sent.experts), 1)
+    slots = received_between(first, last, group)
     received = fold_slots(slots, group.placement) * group.num_senders
     wrong = (num_told == 2 * len(last)) & (sent != received)
-    return [
+    return tuple(
         f"layer {layer} expert {expert}: {sent[layer, expert]} copies sent, "
         f"{received[layer, expert]} received on ranks {_holders(group, layer, expert)}"
         for layer, expert in np.argwhere(wrong).tolist()
-    ]
+    )
 
 
 def _holders(group: Group, layer: int, expert: int) -> list[int]:
@@ -74,6 +88,7 @@ def is_complete(cut: Cut, group: Group, seen: Sequence[tuple[int, Phase]]) -> bo
     return len(cut) == len(seen) and len({rank for rank, _ in cut}) == group.num_ranks
 
 
-def is_same_counting(before: LoadReport, after: LoadReport) -> bool:
-    """Whether two reports of one rank count from the same start."""
-    return before.reset == after.reset
+def encloses(first: Cut, last: Cut, keys: Iterable[tuple[int, Phase]]) -> bool:
+    """Whether both cuts have a report of each of these, counted from the same start."""
+    pairs = ((first.get(key), last.get(key)) for key in keys)
+    return all(a is not None and b is not None and a.reset == b.reset for a, b in pairs)

@@ -66,3 +66,8 @@ class Group:
         """How many ranks count the same token as sent, for one that counts it as received."""
         is_replicated = self.profiles[0].ownership is Ownership.REPLICATED
         return self.num_ranks if is_replicated and not self.counts_all_slots(0) else 1
+
+    @property
+    def most_tokens(self) -> int:
+        """Largest counter whose sums over all slots and ranks stay within 64 bits."""
+        return (2**63 - 1) // (self.placement.layout.num_slots * self.num_ranks)

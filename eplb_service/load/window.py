@@ -54,15 +54,17 @@ class LoadWindow:
         return float(self.is_known.mean())
 
 
-def empty_window(group: Group, phase: Phase | None) -> LoadWindow:
-    """Build the window of a group that has no two common cuts yet."""
+def empty_window(group: Group, phase: Phase | None, *, heard: Sequence[int] = ()) -> LoadWindow:
+    """Build the window of a group that has no two common cuts yet, but for some ranks."""
+    is_known = np.zeros(group.num_ranks, dtype=np.bool_)
+    is_known[list(heard)] = True
     return LoadWindow(
         epoch=group.epoch,
         phase=phase,
         first_step=0,
         last_step=0,
         slot_tokens=np.zeros(group.placement.phy2log.shape, dtype=np.int64),
-        is_known=np.zeros(group.num_ranks, dtype=np.bool_),
+        is_known=is_known,
         tokens=np.zeros(group.num_ranks, dtype=np.int64),
         overflow_tokens=0,
         step_seconds=0.0,

@@ -6,13 +6,17 @@ from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.report import LoadReport, Phase
-from eplb_service.load.checks import check_content, check_order, check_origin
-from eplb_service.load.conservation import is_complete, is_same_counting, mismatches
+from eplb_service.load.checks import check_content, check_order, check_origin, check_rank
+from eplb_service.load.conservation import (
+    encloses,
+    is_complete,
+    lost_in_layers,
+    lost_to_experts,
+    tells_sent,
+)
+from eplb_service.load.cuts import Cuts
 from eplb_service.load.group import Group, WindowTerms
-from eplb_service.load.window import LoadWindow, Span, empty_window, enclose
-
-SPARE_CUTS = 2
-"""Cuts kept beyond a full window, so that a window stays full while the newest cut fills."""
+from eplb_service.load.window import Cut, LoadWindow, Span, empty_window, enclose
 
 Key = tuple[int, Phase]
 
@@ -28,8 +32,10 @@ class LoadWindows:
         self._group = group
         self._terms = terms
         self._last: dict[Key, LoadReport] = {}
-        self._cuts: dict[int, dict[Key, LoadReport]] = {}
+        self._cuts = Cuts(terms)
         self._broken: list[tuple[int, int]] = []
+        self._told: tuple[int, Cut] | None = None
+        """The newest complete cut with sent counts, which come seldom."""
 
     @property
     def group(self) -> Group:
@@ -40,8 +46,9 @@ class LoadWindows:
         """Start over under a new epoch: counts made under the old one are not mixed in."""
         self._group = Group(epoch, placement, self._group.profiles, self._group.top_k)
         self._last.clear()
-        self._cuts.clear()
+        self._cuts = Cuts(self._terms)
         self._broken.clear()
+        self._told = None
 
     def add(self, report: LoadReport, rank: int) -> None:
         """Take one rank's report.
@@ -51,6 +58,7 @@ class LoadWindows:
         then no window encloses that interval. The closing totals of an epoch that is
         over are accepted, so that they need not be repeated, and play no further part.
         """
+        check_rank(rank, self._group)
         if report.is_closing and report.epoch < self._group.epoch:
             return
         check_origin(report, rank, self._group)
@@ -59,14 +67,15 @@ class LoadWindows:
         check_order(report, self._last.get(key), rank, self._terms)
         self._last[key] = report
         if report.step % self._terms.interval_steps == 0:
-            self._cuts.setdefault(report.step, {})[key] = report
-            self._forget_old_cuts()
+            self._cuts.add(key, report)
+            self._broken = [span for span in self._broken if span[1] > self._cuts.oldest]
             self._check_conservation(report.step)
 
     def window(self, phase: Phase | None = None) -> LoadWindow:
         """Enclose the span that most ranks share, then the longest, then the newest.
 
-        With a phase, only that phase's counts; with None, all phases together.
+        With a phase, only that phase's counts; with None, all phases together. Where every
+        rank counts a part of every slot's tokens, nothing is enclosed while one is missing.
         """
         phases = (phase,) if phase else tuple(Phase)
         span = max(
@@ -76,21 +85,17 @@ class LoadWindows:
         )
         if span is None or not span.ranks:
             return empty_window(self._group, phase)
-        return enclose(self._group, span, self._cuts, phases)
+        if self._group.counts_all_slots(0) and len(span.ranks) < self._group.num_ranks:
+            return empty_window(self._group, phase, heard=span.ranks)
+        return enclose(self._group, span, self._cuts.by_step, phases)
 
     def last_step(self, rank: int) -> int:
         """Newest step that the rank reported under this epoch, -1 where it has not."""
         return max((r.step for (of, _), r in self._last.items() if of == rank), default=-1)
 
-    def _forget_old_cuts(self) -> None:
-        while len(self._cuts) > self._terms.num_intervals + 1 + SPARE_CUTS:
-            del self._cuts[min(self._cuts)]
-        oldest = min(self._cuts)
-        self._broken = [(first, last) for first, last in self._broken if last > oldest]
-
     def _spans(self, phases: tuple[Phase, ...]) -> Iterator[Span]:
         longest = self._terms.num_intervals * self._terms.interval_steps
-        steps = sorted(self._cuts)
+        steps = sorted(self._cuts.by_step)
         for last in steps:
             for first in steps:
                 is_sound = not any(first < end and last > start for start, end in self._broken)
@@ -99,33 +104,36 @@ class LoadWindows:
 
     def _ranks_with(self, first: int, last: int, phases: tuple[Phase, ...]) -> Iterator[int]:
         """Ranks whose reports enclose the span: a phase never reported holds nothing."""
+        before, after = self._cuts.by_step[first], self._cuts.by_step[last]
         for rank in range(self._group.num_ranks):
             seen = [key for key in ((rank, phase) for phase in Phase) if key in self._last]
             needed = [key for key in seen if key[1] in phases] or seen
-            if needed and all(self._is_enclosed(key, first, last) for key in needed):
+            if needed and encloses(before, after, needed):
                 yield rank
-
-    def _is_enclosed(self, key: Key, first: int, last: int) -> bool:
-        before, after = self._cuts[first].get(key), self._cuts[last].get(key)
-        return before is not None and after is not None and is_same_counting(before, after)
 
     def _check_conservation(self, step: int) -> None:
         """Compare sent and received since the complete cut before, once a cut is complete."""
-        seen = tuple(self._last)
-        if len(self._cuts.get(step, ())) < len(seen):
+        seen, cuts = tuple(self._last), self._cuts.by_step
+        cut = cuts.get(step, {})
+        if not is_complete(cut, self._group, seen):
             return
-        complete = [s for s in sorted(self._cuts) if is_complete(self._cuts[s], self._group, seen)]
-        if step not in complete or complete[0] == step:
-            return
-        before = complete[complete.index(step) - 1]
-        if not all(self._is_enclosed(key, before, step) for key in seen):
-            return
-        found = mismatches(self._cuts[before], self._cuts[step], self._group)
-        if found:
+        told = self._told
+        if tells_sent(cut):
+            self._told = step, dict(cut)
+        earlier = [s for s in cuts if s < step and is_complete(cuts[s], self._group, seen)]
+        before = max(earlier, default=None)
+        if before is not None and encloses(cuts[before], cut, seen):
+            self._require(lost_in_layers(cuts[before], cut, self._group), before, step)
+        if told is not None and tells_sent(cut) and encloses(told[1], cut, seen):
+            self._require(lost_to_experts(told[1], cut, self._group), told[0], step)
+
+    def _require(self, lost: tuple[str, ...], before: int, step: int) -> None:
+        """Break the interval and refuse the report that completed it, where tokens were lost."""
+        if lost:
             self._broken.append((before, step))
             raise InvalidReport(
-                f"between steps {before} and {step}: {'; '.join(found[:5])}"
-                f"{f'; and {len(found) - 5} more' if len(found) > 5 else ''}; "
+                f"between steps {before} and {step}: {'; '.join(lost[:5])}"
+                f"{f'; and {len(lost) - 5} more' if len(lost) > 5 else ''}; "
                 "no window encloses these steps",
                 reason="conservation",
             )

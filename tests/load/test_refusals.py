@@ -15,6 +15,7 @@ from tests.load.reports import (
     FOUR,
     SLOTS,
     TERMS,
+    at_reset,
     fleet,
     group_of,
     refused,
@@ -55,7 +56,6 @@ REFUSALS: list[tuple[str, Change, str]] = [
     ("misaligned", lambda r: replace(r, step=65), "step 65; expected a multiple of 10"),
     ("duplicate", lambda r: replace(r, step=40), "step 40 twice"),
     ("stale", lambda r: replace(r, step=30), "step 30 of reset 0 after step 40"),
-    ("stale", lambda r: replace(r, reset=-1), "reset -1"),
     ("backwards", lambda r: replace(r, received=np.array([[0, 99]])), "layer 0 slot 0"),
     ("sent_total", lambda r: replace(r, sent_total=np.array([3])), "rank 1 layer 0: 3"),
     ("sent_total", lambda r: replace(r, steps=steps(tokens=7)), "expected 7"),
@@ -78,6 +78,13 @@ def test_a_report_that_cannot_be_believed_is_refused_and_the_last_one_kept(
     assert ranks.windows.last_step(1) == 40
     ranks.cut(60)
     assert ranks.windows.window().num_steps == 40
+
+
+def test_a_report_of_an_earlier_counting_is_stale() -> None:
+    ranks = fleet(FOUR, SLOTS)
+    ranks.windows.add(at_reset(2, ranks.report(1, 20)), 1)
+    late = at_reset(1, ranks.report(1, 40))
+    assert "step 40 of reset 1 after step 20 of reset 2" in refused("stale", late, ranks.windows)
 
 
 @pytest.mark.parametrize("rank", [-1, 4])
