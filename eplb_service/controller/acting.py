@@ -132,7 +132,9 @@ class PlanVerbs:
         kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             return NothingView(deployment.name, kept.reason, kept.text)
-        if kept.verdict.answer is not Answer.NO:
+        if kept.verdict.answer is Answer.NO:
+            self._drawer.reject(deployment, kept)
+        else:
             await self._drawer.start(deployment, kept)
         return plan_view(deployment.name, deployment.book.find(kept.plan.plan_id))
 

@@ -22,7 +22,7 @@ from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
 from eplb_service.domain.heat import Heat
 from eplb_service.domain.metric_names import PLANNER_FAILURES, PLANS
-from eplb_service.domain.plan import Origin, Plan
+from eplb_service.domain.plan import Answer, Finding, Origin, Plan
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
@@ -88,6 +88,15 @@ class Drawer:
         again = replace(kept, plan=fresh.plan, verdict=fresh.verdict)
         deployment.book.keep(again)
         return again
+
+    def reject(self, deployment: Deployment, kept: KeptPlan) -> Finding:
+        """Put a plan aside that must not run, and return what speaks against it."""
+        said = next(f for f in kept.verdict.findings if f.answer is Answer.NO)
+        deployment.book.keep(replace(kept, phase=PlanPhase.REJECTED, ending=said.text))
+        if kept.plan.origin is Origin.OPERATOR or deployment.is_news(said.gate):
+            text = f"plan no: {said.gate}: {said.text}; {kept.plan.reason}"
+            self._teller.note(deployment, "plan", text, kept.plan.plan_id)
+        return said
 
     async def start(self, deployment: Deployment, kept: KeptPlan) -> None:
         """Start a plan that may run.

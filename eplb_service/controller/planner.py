@@ -84,12 +84,7 @@ class Planner:
         if isinstance(kept, NothingToDo):
             deployment.skipped(kept.reason)
         elif kept.verdict.answer is Answer.NO:
-            said = next(f for f in kept.verdict.findings if f.answer is Answer.NO)
-            deployment.book.keep(replace(kept, phase=PlanPhase.REJECTED, ending=said.text))
-            deployment.skipped(said.gate)
-            if deployment.is_news(said.gate):
-                text = f"plan no: {said.gate}: {said.text}"
-                self._teller.note(deployment, "plan", text, kept.plan.plan_id)
+            deployment.skipped(self._drawer.reject(deployment, kept).gate)
         else:
             await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
 

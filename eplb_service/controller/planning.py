@@ -95,6 +95,7 @@ def draft(task: PlanningInput) -> Plan | NothingToDo:
     Raises UnknownPolicy, PlannerFailed (with what the policy raised or broke),
     InvalidPlacement or MisfitPlacement (for a target that was given).
     """
+    _require_counts(task)
     target, policy, note = _target(task)
     if task.layers:
         target = _only(task.layers, task.current, target)
@@ -122,6 +123,23 @@ def draft(task: PlanningInput) -> Plan | NothingToDo:
         price=price,
         heat_note=_heat_note(task.heat, note),
     )
+
+
+def _require_counts(task: PlanningInput) -> None:
+    """Raise PlannerFailed for heat that was not counted: every policy would believe it."""
+    tokens, current = task.heat.tokens, task.current
+    expected = (current.num_layers, current.num_experts)
+    if tokens.shape != expected:
+        raise PlannerFailed(
+            f"heat has shape {list(tokens.shape)}, expected {list(expected)}; nothing changed"
+        )
+    wrong = np.argwhere(~(np.isfinite(tokens) & (tokens >= 0)))
+    if wrong.size:
+        layer, expert = wrong[0].tolist()
+        raise PlannerFailed(
+            f"heat of layer {layer} expert {expert} is {tokens[layer, expert]:g}, expected a count "
+            f"of 0 or more; {len(wrong)} such in all, nothing changed"
+        )
 
 
 def _target(task: PlanningInput) -> tuple[Placement, str, str]:

@@ -168,3 +168,34 @@ def test_an_aborted_wave_says_whose_word_is_missing_and_what_a_new_plan_waits_fo
     assert "ranks [1] are not connected" in text
     with pytest.raises(DeploymentBusy, match=r"p1 is running \(epoch 1 is aborted"):
         run_events(state, RunAsked(plan(FLAT, SWAPPED, plan_id="p2"), 1, 5.0))
+
+
+def test_a_throttled_plan_stops_after_the_waves_that_it_was_allowed() -> None:
+    state, effects = run_events(group(), RunAsked(plan(FLAT, SWAPPED, FLAT), 1, 5.0))
+    wave = spent(effects)
+    state, effects = run_events(
+        state,
+        EpochSpent(wave.epoch),
+        said(0, staged(wave)),
+        said(1, staged(wave)),
+        PhaseRecorded(wave.epoch, WavePhase.MAY_COMMIT, 6.0),
+        said(0, cut_over(wave)),
+        said(1, cut_over(wave)),
+    )
+    (ended,) = [e for e in effects if isinstance(e, PlanEnded)]
+    assert (ended.phase, ended.num_settled) == (PlanPhase.STOPPED, 1)
+    assert ended.reason == "throttled to 1 of 2 waves"
+    assert state.serving.placement.digest() == SWAPPED.digest()
+
+
+async def test_a_rebalance_that_is_judged_no_is_put_aside_and_told() -> None:
+    async with office() as o:
+        await ready(o)
+        await o.controller.acts.set_config(act(), {"gates.min_gain": "0.9"})
+        found = await o.controller.acts.rebalance(act(reason="hot"), ANY)
+        assert isinstance(found, PlanView)
+        assert (found.phase, found.verdict.answer) == (PlanPhase.REJECTED, Answer.NO)
+        for _ in range(20):  # the line is written by a task of its own
+            await asyncio.sleep(0)
+        lines = (await o.controller.operators.history("", 5)).entries
+        assert lines[0].text.startswith("plan no: gain: ")

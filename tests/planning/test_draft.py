@@ -193,3 +193,17 @@ def test_ranks_without_room_to_stage_get_no_plan() -> None:
     task = task_of(CURRENT, HEAT, "packing")
     with pytest.raises(MisfitPlacement, match="staging memory"):
         draft(replace(task, limits=replace(task.limits, staging_rows=(0, 0, 0))))
+
+
+@pytest.mark.parametrize("count", [float("nan"), float("inf"), -5.0])
+@pytest.mark.parametrize("policy", ["static", "packing", "incremental", "random"])
+def test_heat_that_was_not_counted_is_refused_by_its_place(policy: str, count: float) -> None:
+    current = layers_of([[0, 1], [2, 3]], [[0, 1], [2, 3]], num_experts=4)
+    with pytest.raises(PlannerFailed, match=f"layer 1 expert 2 is {count:g}, .* nothing changed"):
+        draft(task_of(current, [[1, 1, 1, 1], [9, 1, count, 1]], policy))
+
+
+def test_heat_of_another_shape_is_refused_with_both() -> None:
+    current = layers_of([[0, 1], [2, 3]], num_experts=4)
+    with pytest.raises(PlannerFailed, match=r"shape \[2, 4\], expected \[1, 4\]"):
+        draft(task_of(current, [[1, 1, 1, 1]] * 2))
