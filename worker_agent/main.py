@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from torch.distributed import ProcessGroup
 
-from eplb_service.domain.deployment import CountMeaning, RankProfile
+from eplb_service.domain.deployment import CountMeaning, ModelShape, RankProfile
+from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import Digest, Incarnation, digest_of
 from eplb_service.domain.shares import Ownership
 from eplb_service.protocol.rank_state import RankState, initial_state, status
@@ -35,10 +36,10 @@ from worker_agent.agent.hook import HookParts, StepHook
 from worker_agent.agent.introduction import Introduction
 from worker_agent.agent.joining import (
     Serving,
-    gather,
     gather_columns,
     initial_serving,
     load_together,
+    meet,
     offer_of,
     require_equal_start,
 )
@@ -83,7 +84,8 @@ def attach(
     to name a placement, loads it if every rank was told the same, and makes sure that all
     ranks serve the same. Without a controller the runtime's own placement is served.
 
-    Raises AttachRefused if ranks differ, and GroupLost if one does not come.
+    Raises InvalidSettings, before it waits for anybody, if the settings do not fit the runtime,
+    AttachRefused if ranks differ, and GroupLost if one does not come.
     """
     pace = settings.pace
     keepalive = Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s)
@@ -102,17 +104,19 @@ def attach_over(
 ) -> StepHook:
     """Attach with another street to the controller, or another mover; otherwise as attach."""
     clock = SystemClock()
+    shape = _shape(runtime, settings)
     groups = Groups(
         TorchGroup(new_group(group, timeout_s=settings.group_timeout_s)),
         new_group(group, timeout_s=settings.group_timeout_s),
     )
-    started_at_ms = int(1000 * clock.wall_s())
-    rank = _prepare(runtime, groups, mover, started_at_ms=started_at_ms)
+    told = _fingerprint(runtime, shape, settings)
+    incarnation = meet(groups.agreeing, told, started_at_ms=int(1000 * clock.wall_s()))
+    rank = _prepare(runtime, groups, mover, incarnation)
     desk = Desk(_snapshot(rank.initial, rank.incarnation))
     cadence = Cadence(settings.report_every_steps, settings.sent_every_reports)
     cutter = Cutter(rank.engine, cadence, desk.bell.ring)
     agent = Agent(
-        _introduction(runtime, rank, settings),
+        _introduction(runtime, rank, shape, settings),
         desk,
         Reporter(cutter, incarnation=rank.incarnation),
         Outside(channel, clock, random.SystemRandom().random),
@@ -134,11 +138,10 @@ def attach_over(
 
 
 def _prepare(
-    runtime: Runtime, groups: Groups, mover: type[TorchMover], *, started_at_ms: int
+    runtime: Runtime, groups: Groups, mover: type[TorchMover], incarnation: Incarnation
 ) -> Attached:
     """Learn what all ranks hold. Collective."""
     group, layout, book = groups.agreeing, runtime.layout, DigestBook()
-    incarnation = Incarnation(gather(group, (started_at_ms,))[0][0])
     phy2log = gather_columns(
         group,
         runtime.held().astype("int32"),
@@ -161,13 +164,37 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
     agent.start()
     try:
         welcome = agent.await_welcome(settings.wait_for_welcome_s)
-        offer = offer_of(welcome, rank.initial, rank=rank.group.rank)
+        offer = offer_of(
+            welcome,
+            rank.initial,
+            rank=rank.group.rank,
+            staging_rows=rank.engine.staging_rows,
+        )
         serving = load_together(rank.group, rank.engine, rank.initial, offer)
         require_equal_start(rank.group, _settings_digest(settings), serving.name)
     except BaseException:
         agent.stop(settings.close_within_s)
         raise
     return serving
+
+
+def _shape(runtime: Runtime, settings: AgentSettings) -> ModelShape:
+    """Return what the runtime's model is. Raises InvalidSettings if its layers are misnamed."""
+    num_layers = runtime.model.shape.num_layers
+    layers = settings.model_layers or tuple(range(num_layers))
+    if len(layers) != num_layers or list(layers) != sorted(set(layers)):
+        raise InvalidSettings(
+            f"model_layers names {list(layers)}; expected {num_layers} numbers, ascending, one for "
+            "each MoE layer of the runtime; the rank does not attach"
+        )
+    return shape_of(runtime, model_layers=layers)
+
+
+def _fingerprint(runtime: Runtime, shape: ModelShape, settings: AgentSettings) -> Digest:
+    """Fingerprint of what must be the same on all ranks before they can tell each other more."""
+    layout, rows = runtime.layout.slots_per_rank, runtime.tables().shape[2]
+    told = f"{shape} {layout} {rows}"
+    return digest_of((told.encode(), str(_settings_digest(settings)).encode()))
 
 
 def _settings_digest(settings: AgentSettings) -> Digest:
@@ -186,8 +213,9 @@ def _snapshot(serving: Serving, incarnation: Incarnation) -> Snapshot:
     return Snapshot(status(state, is_idle=False), serving.placement, state.generation)
 
 
-def _introduction(runtime: Runtime, rank: Attached, settings: AgentSettings) -> Introduction:
-    layers = settings.model_layers or tuple(range(rank.initial.placement.num_layers))
+def _introduction(
+    runtime: Runtime, rank: Attached, shape: ModelShape, settings: AgentSettings
+) -> Introduction:
     profile = RankProfile(
         rank=rank.group.rank,
         num_ranks=rank.group.num_ranks,
@@ -202,7 +230,7 @@ def _introduction(runtime: Runtime, rank: Attached, settings: AgentSettings) -> 
     )
     return Introduction(
         identity=settings.deployment.identity(),
-        shape=shape_of(runtime, model_layers=layers),
+        shape=shape,
         incarnation=rank.incarnation,
         limits=Limits(profile, table_rows=rank.initial.table.shape[2]),
     )

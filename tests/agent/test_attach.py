@@ -5,12 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from eplb_service.domain.errors import AttachRefused, InvalidSettings
 from eplb_service.domain.ids import Epoch
-from eplb_service.domain.placement import Placement
+from eplb_service.domain.placement import Placement, placement_from_ranks
+from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import Hello, Welcome
+from moe_runtime.runtime import Alone, ExchangeMode, MoeRuntime, SlotLayout, Start, SyntheticModel
 from tests.agent.scripts import Script, own_shares
 from tests.agent.serving import Case, random_placement, served
 from tests.runtime.ranks import run_ranks
+from worker_agent.main import attach_over
+from worker_agent.settings.settings import AgentSettings
 
 CASE = Case(2, 2, 3, 4)
 EPOCH = Epoch(17)
@@ -67,12 +72,68 @@ def attach_told_differently(rank: int, payload: None) -> int:
         return serving.hook.state().epoch
 
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+def attach_with_another_model(rank: int, payload: None) -> str:
+    """Run on every rank: rank 1's model has a layer more, so what it gathers is longer."""
+    del payload
+    case = Case(2, 2 + rank, 3, 4)
+    placement = random_placement(case, np.random.default_rng(8))
+    with pytest.raises(AttachRefused) as refused, served(case, rank, placement, Script()):
+        pass
+    return str(refused.value)
 
 
+def attach_without_slots(rank: int, payload: None) -> list[int]:
+    """Run on every rank: rank 1 has tokens and no experts."""
+    del payload
+    placement = placement_from_ranks([[[0, 1, 2, 3], []]], num_experts=4)
+    script = Script()
+    with served(Case(2, 1, 4, 4), rank, placement, script) as serving:
+        for _ in range(12):
+            serving.step()
+    assert script.hellos[0].shape.bytes_per_expert > 0
+    return list(script.reports[-1].received.shape)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
 def test_a_restarted_group_serves_what_the_controller_tells_all_its_ranks() -> None:
     assert run_ranks(attach_told_the_same, None, num_ranks=2) == [(EPOCH, [0, EPOCH])] * 2
 
 
+@pytest.mark.processes
+@pytest.mark.slow
 def test_a_group_that_is_told_two_things_serves_its_initial_placement() -> None:
     assert run_ranks(attach_told_differently, None, num_ranks=2) == [0, 0]
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_ranks_of_different_models_do_not_start_and_are_told_so() -> None:
+    for told in run_ranks(attach_with_another_model, None, num_ranks=2):
+        assert "ranks [1] of 2 came with another model" in told
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_a_rank_may_attach_without_slots() -> None:
+    assert run_ranks(attach_without_slots, None, num_ranks=2) == [[1, 4], [1, 0]]
+
+
+@pytest.mark.parametrize("layers", [(3,), (4, 3), (3, 3), (3, 4, 5)])
+def test_layers_named_for_another_model_are_refused_before_anybody_is_waited_for(
+    layers: tuple[int, ...],
+) -> None:
+    case = Case(1, 2, 4, 4)
+    placement = random_placement(case, np.random.default_rng(8))
+    start = Start(
+        SlotLayout(placement.layout.slots_per_rank),
+        placement.phy2log,
+        even_shares(placement, Ownership.OWN).table_of(0),
+        staging_rows=1,
+    )
+    runtime = MoeRuntime(
+        SyntheticModel(case.shape()), start, peers=Alone(), mode=ExchangeMode.ALL_GATHER
+    )
+    settings = AgentSettings(endpoint="script", model_layers=layers)
+    with pytest.raises(InvalidSettings, match="expected 2 numbers"):
+        attach_over(runtime, Script(), settings=settings)

@@ -21,6 +21,7 @@ from worker_agent.agent.joining import (
     gather_columns,
     initial_serving,
     load_together,
+    meet,
     offer_of,
     require_equal_start,
 )
@@ -84,7 +85,7 @@ def start(welcomes: Sequence[Welcome | None]) -> list[tuple[Serving, list[str]]]
 
     def join(group: GroupPort) -> tuple[Serving, list[str]]:
         engine, initial = FakeEngine(), table_of(OLD, group.rank)
-        offer = offer_of(welcomes[group.rank], initial, rank=group.rank)
+        offer = offer_of(welcomes[group.rank], initial, rank=group.rank, staging_rows=2)
         serving = load_together(group, engine, initial, offer)
         require_equal_start(group, Digest(7), serving.name)
         return serving, engine.log
@@ -161,8 +162,30 @@ MISFIT = placement_from_ranks([[[0, 1], [2, 0]]], num_experts=3)
     ids=["shares", "unsound", "misfit"],
 )
 def test_a_welcome_that_does_not_fit_is_as_good_as_none(bad: Welcome) -> None:
-    assert offer_of(bad, table_of(OLD, 0), rank=0) is None
+    assert offer_of(bad, table_of(OLD, 0), rank=0, staging_rows=2) is None
     assert [log for _, log in start([bad, bad])] == [[], []]
+
+
+def test_a_rank_without_staging_is_offered_only_what_its_slots_hold() -> None:
+    """Else it would fail to load at every start, for as long as the controller remembers."""
+    for placement, is_offered in ((NEW, False), (OLD, True)):
+        told = welcome(placement, 9)
+        offer = offer_of(told, table_of(OLD, 0), rank=0, staging_rows=0)
+        assert (offer is not None) is is_offered
+
+
+def test_ranks_of_another_model_are_named_before_anything_else_is_told() -> None:
+    def come(group: GroupPort) -> str:
+        with pytest.raises(AttachRefused) as refused:
+            meet(group, Digest(7 + group.rank), started_at_ms=5)
+        return str(refused.value)
+
+    assert "ranks [1] of 2" in on_both(come)[0]
+
+
+def test_the_incarnation_is_when_rank_0_started() -> None:
+    told = on_both(lambda group: meet(group, Digest(7), started_at_ms=50 - group.rank))
+    assert told == [50, 50]
 
 
 def test_ranks_that_differ_do_not_start() -> None:

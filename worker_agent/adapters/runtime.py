@@ -50,6 +50,7 @@ class RuntimeEngine:
         self._rank = rank
         self._base = runtime.layout.base(rank)
         self._layout = SlotLayout(runtime.layout.slots_per_rank)
+        self.staging_rows = runtime.slots.staging_rows
 
     def load(self, placement: Placement, table: IntArray) -> None:
         """Put a placement in use before the first step, from the model's own weights."""
@@ -146,4 +147,4 @@ def shape_of(runtime: MoeRuntime, *, model_layers: tuple[int, ...]) -> ModelShap
 
 
 def _dtype(runtime: MoeRuntime) -> torch.dtype:
-    return next(iter(runtime.slots.expert_tensors(0, 0).values())).dtype
+    return next(iter(runtime.slots.weights(0).named().values())).dtype

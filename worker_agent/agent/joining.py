@@ -4,13 +4,22 @@ Runs once at attach, on the engine's thread, over the agreement's group.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from eplb_service.domain.errors import EplbError, InvalidTable
-from eplb_service.domain.ids import Digest, Epoch, IntArray, Revision, array_bytes, digest_of
+from eplb_service.domain.errors import AttachRefused, EplbError, InvalidTable, MisfitPlacement
+from eplb_service.domain.ids import (
+    Digest,
+    Epoch,
+    Incarnation,
+    IntArray,
+    Revision,
+    array_bytes,
+    digest_of,
+)
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import require_fit, require_sound
 from eplb_service.domain.shares import ShareName, Shares, dispatch_violations, table_digest
@@ -58,6 +67,24 @@ def gather(group: GroupPort, values: Sequence[int]) -> list[tuple[int, ...]]:
     return [heard[start : start + width] for start in range(0, len(heard), width)]
 
 
+def meet(group: GroupPort, fingerprint: Digest, *, started_at_ms: int) -> Incarnation:
+    """Return the group's incarnation: when its rank 0 started. Collective.
+
+    Comes before all else, and is of one length whatever ranks hold: a collective whose lengths
+    differ ends processes without a word. Raises AttachRefused unless the fingerprint, of model,
+    layout and settings, is the same on all ranks.
+    """
+    heard = gather(group, (started_at_ms, fingerprint))
+    usual, _ = Counter(row[1] for row in heard).most_common(1)[0]
+    odd = [rank for rank, row in enumerate(heard) if row[1] != usual]
+    if odd:
+        raise AttachRefused(
+            f"rank {group.rank}: ranks {odd} of {group.num_ranks} came with another model, layout "
+            "of slots or settings than most; no step runs, start the group again with equal ones"
+        )
+    return Incarnation(heard[0][0])
+
+
 def gather_columns(group: GroupPort, own: IntArray, *, num_columns: int, base: int) -> IntArray:
     """Return [L, P] out of every rank's columns [L, S] from `base` on. Collective."""
     whole = np.full((own.shape[0], num_columns), UNHEARD, dtype=np.int64)
@@ -78,8 +105,13 @@ def initial_serving(group: GroupPort, placement: Placement, table: IntArray) -> 
     return Serving(name, placement, table)
 
 
-def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Offer | None:
-    """Return what a Welcome offers to load; None where there is none, or none that fits here."""
+def offer_of(
+    welcome: Welcome | None, initial: Serving, *, rank: int, staging_rows: int
+) -> Offer | None:
+    """Return what a Welcome offers to load; None where there is none, or none that fits here.
+
+    staging_rows    0 where the rank can put no other expert into its slots
+    """
     if welcome is None:
         return None
     placement = welcome.placement
@@ -87,6 +119,8 @@ def offer_of(welcome: Welcome | None, initial: Serving, *, rank: int) -> Offer |
         require_fit(placement, initial.placement)
         require_sound(placement)
         table = _table_of(welcome.shares, rank, initial, placement)
+        if not staging_rows:
+            _require_held(placement, initial.placement, rank)
     except EplbError as error:
         log.warning("welcome does not fit", extra={"code": error.code, "text": str(error)})
         return None
@@ -135,6 +169,15 @@ def _table_of(shares: Shares, rank: int, initial: Serving, placement: Placement)
     if found is not None:
         raise InvalidTable(f"layer {found.layer}: {found.text}")
     return table
+
+
+def _require_held(placement: Placement, initial: Placement, rank: int) -> None:
+    own = placement.layout.slots_of(rank)
+    if not np.array_equal(placement.phy2log[:, own], initial.phy2log[:, own]):
+        raise MisfitPlacement(
+            f"rank {rank} has no staging row, so its slots cannot hold anything but what it "
+            "started with; the initial placement is served"
+        )
 
 
 def _loaded(told: Sequence[int]) -> Loaded:
