@@ -8,15 +8,16 @@ from eplb_service.domain.placement import Placement
 from eplb_service.domain.report import LoadReport, Phase
 from eplb_service.load.checks import check_content, check_order, check_origin, check_rank
 from eplb_service.load.conservation import (
+    SentCut,
     encloses,
     is_complete,
     lost_in_layers,
     lost_to_experts,
-    tells_sent,
+    sent_cut,
 )
 from eplb_service.load.cuts import Cuts
 from eplb_service.load.group import Group, WindowTerms
-from eplb_service.load.window import Cut, LoadWindow, Span, empty_window, enclose
+from eplb_service.load.window import LoadWindow, Span, empty_window, enclose
 
 Key = tuple[int, Phase]
 
@@ -34,7 +35,7 @@ class LoadWindows:
         self._last: dict[Key, LoadReport] = {}
         self._cuts = Cuts(terms)
         self._broken: list[tuple[int, int]] = []
-        self._told: tuple[int, Cut] | None = None
+        self._told: SentCut | None = None
         """The newest complete cut with sent counts, which come seldom."""
 
     @property
@@ -117,15 +118,14 @@ class LoadWindows:
         cut = cuts.get(step, {})
         if not is_complete(cut, self._group, seen):
             return
-        told = self._told
-        if tells_sent(cut):
-            self._told = step, dict(cut)
+        told, telling = self._told, sent_cut(step, cut, self._group)
+        self._told = telling or told
         earlier = [s for s in cuts if s < step and is_complete(cuts[s], self._group, seen)]
         before = max(earlier, default=None)
         if before is not None and encloses(cuts[before], cut, seen):
             self._require(lost_in_layers(cuts[before], cut, self._group), before, step)
-        if told is not None and tells_sent(cut) and encloses(told[1], cut, seen):
-            self._require(lost_to_experts(told[1], cut, self._group), told[0], step)
+        if told is not None and telling is not None and encloses(told.cut, cut, seen):
+            self._require(lost_to_experts(told, telling, self._group), told.step, step)
 
     def _require(self, lost: tuple[str, ...], before: int, step: int) -> None:
         """Break the interval and refuse the report that completed it, where tokens were lost."""
