@@ -47,7 +47,7 @@ def test_a_decision_that_is_on_record_is_carried_out_by_the_successor(held: Worl
     assert {one.epoch for seen in ranks.steps(*orphaned) for one in seen} == {epoch}
     held.controller.start()
     held.calm_down()
-    assert ranks.epoch == epoch + 1, "MAY_COMMIT was forgotten"
+    assert ranks.epoch == epoch + 1, "it was not carried out"
     held.settle_another()
     ranks.require_right()
 
