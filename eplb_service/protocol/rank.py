@@ -269,10 +269,12 @@ def _resume(state: RankState, event: Resume) -> Step:
 
 
 def _audited(state: RankState, event: Audited) -> Step:
+    """A clean one clears the halt it was asked for; what another finds is wrong at any time."""
     halt = state.halt
-    is_asked = halt.status.is_active and halt.status.number == event.halt_number
-    if not is_asked or halt.wish is HaltWish.RAISE:
+    if halt.wish is HaltWish.RAISE:
         return state, ()
-    if event.is_clean:
-        return replace(state, halt=Halt(halt.status, HaltWish.CLEAR)), ()
-    return replace(state, halt=Halt(halt.status, HaltWish.RAISE, event.text)), ()
+    if not event.is_clean:
+        return replace(state, halt=Halt(halt.status, HaltWish.RAISE, event.text)), ()
+    if not halt.status.is_active or halt.status.number != event.halt_number:
+        return state, ()
+    return replace(state, halt=Halt(halt.status, HaltWish.CLEAR)), ()

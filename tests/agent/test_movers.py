@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -156,6 +157,7 @@ def test_an_audit_that_cannot_be_made_is_a_halt_and_the_mover_lives_on() -> None
 
 def test_an_audit_asked_for_again_while_it_waits_is_made_once() -> None:
     rig, gate = Rig(GatedMover), GatedMover.gate
+    gate.clear()
     rig.mover.begin_round(an_order(), 1)
     for _ in range(1000):
         rig.mover.begin_audit(5)
@@ -203,6 +205,20 @@ def test_an_audit_after_a_switch_holds_slots_against_what_was_staged() -> None:
     rig.memories[0].slot(1, 1)["w"][0] = 99
     rig.mover.begin_audit(1)
     assert rig.ended() == Audited(1, is_clean=True, text="")
+    rig.mover.close(PATIENCE_S)
+
+
+def test_closing_in_the_middle_of_a_round_that_hangs_ends_in_time_and_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig, gate = Rig(GatedMover), GatedMover.gate
+    gate.clear()
+    rig.mover.begin_round(an_order(), 1)
+    started_s = time.monotonic()
+    rig.mover.close(0.05)
+    assert time.monotonic() - started_s < PATIENCE_S / 2
+    assert "mover left behind in a round" in caplog.messages
+    gate.set()
     rig.mover.close(PATIENCE_S)
 
 

@@ -166,3 +166,23 @@ def test_an_idle_group_stops_the_deadline_and_goes_on_where_it_was() -> None:
     table.settle_words()
     table.run_step()
     assert table.served() == epoch
+
+
+def test_an_audit_that_finds_a_slot_wrong_counts_also_after_the_halt_has_ended() -> None:
+    """Asked for twice: the first passed and ended the halt, the second found what broke since."""
+    table = ByHand()
+    table.raise_halt(1)
+    table.run_step()
+    table.settle_words()
+    table.lead.resume()
+    resumes = table.hand_on(Resume)
+    table.give(resumes[0])
+    for rank in range(3):
+        table.group.audit(rank, is_clean=True)
+    table.run_step()
+    assert not table.rank(0).state.halt.status.is_active
+    table.group.audit(resumes[0].rank, is_clean=False)
+    table.run_step()
+    halts = [rank.state.halt.status for rank in table.group.ranks]
+    assert [(halt.number, halt.is_active) for halt in halts] == [(2, True)] * 3
+    assert halts[resumes[0].rank].reason == "a slot differs"

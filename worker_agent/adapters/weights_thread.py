@@ -79,10 +79,15 @@ class WeightsThread(ABC):
             return None
 
     def close(self, timeout_s: float) -> None:
-        """End the thread after the jobs that wait; it is a daemon, should one not end."""
+        """End the thread after the jobs that wait.
+
+        One that waits for a peer that hangs cannot be ended: it is a daemon, and is told of.
+        """
         self._jobs.put(None)
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            log.warning("mover left behind in a round", extra={"rank": self.rank})
 
     @abstractmethod
     def move(self, order: Order, number: int) -> None:
