@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eplb_service.domain.errors import InvalidTable
+from eplb_service.domain.errors import InvalidSettings, InvalidTable
 from eplb_service.domain.ids import Digest, IntArray, array_bytes, digest_of, frozen
 from eplb_service.domain.layout import SlotLayout
 
@@ -112,17 +112,46 @@ def placement_from_ranks(
                 f"ragged table: layer {layer} has slots per rank {list(sizes)}, layer 0 has "
                 f"{list(layout.slots_per_rank)}"
             )
+    for layer, ranks in enumerate(rows):
+        _require_ids(layer, ranks)
     flat = [[expert for rank in ranks for expert in rank] for ranks in rows]
     return Placement(np.array(flat, dtype=np.int32), num_experts, layout, num_shared)
 
 
+def _require_ids(layer: int, ranks: Sequence[Sequence[int]]) -> None:
+    """Raise InvalidTable for what an array of 32-bit numbers would cut to size."""
+    limits = np.iinfo(np.int32)
+    for rank, experts in enumerate(ranks):
+        found = np.array(experts)
+        is_whole = not found.size or np.issubdtype(found.dtype, np.integer)
+        if not is_whole or (found < limits.min).any() or (found > limits.max).any():
+            raise InvalidTable(
+                f"layer {layer}: rank {rank} holds {list(experts)[:20]}; expected whole numbers "
+                "of 32 bits"
+            )
+
+
 def initial_placement(*, num_layers: int, num_experts: int, layout: SlotLayout) -> Placement:
     """Lay experts out flat, 0..E-1 and then from 0 again, as engines load checkpoints.
+
+    Raises InvalidSettings where they do not fit, or a rank would hold one twice.
 
     >>> from eplb_service.domain.layout import SlotLayout
     >>> p = initial_placement(num_layers=1, num_experts=8, layout=SlotLayout((5, 5)))
     >>> p.phy2log.tolist()
     [[0, 1, 2, 3, 4, 5, 6, 7, 0, 1]]
     """
+    if num_experts < 1:
+        raise InvalidSettings(f"{num_experts} experts; expected at least one")
+    if num_experts > layout.num_slots:
+        raise InvalidSettings(
+            f"{num_experts} experts do not fit into {layout.num_slots} slots; "
+            f"{num_experts - layout.num_slots} more slots are needed"
+        )
+    if max(layout.slots_per_rank) > num_experts:
+        raise InvalidSettings(
+            f"{max(layout.slots_per_rank)} slots on one rank, but only {num_experts} experts; "
+            "a rank holds no expert twice"
+        )
     row = np.arange(layout.num_slots, dtype=np.int32) % num_experts
     return Placement(np.tile(row, (num_layers, 1)), num_experts, layout)

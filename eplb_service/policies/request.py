@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eplb_service.domain.errors import InvalidRequest, InvalidSettings, InvalidTable
 from eplb_service.domain.ids import FloatArray, frozen
 from eplb_service.domain.placement import Placement
 
@@ -36,8 +37,33 @@ class PolicyRequest:
     """A layer whose imbalance is within 1 + tolerance is balanced and stays."""
 
     def __post_init__(self) -> None:
+        """Raises InvalidTable, InvalidRequest or InvalidSettings where it makes no sense."""
         frozen(self.heat)
         frozen(self.split)
+        _check_shapes(self)
+        if self.max_moves is not None and self.max_moves < 0:
+            raise InvalidSettings(f"a budget of {self.max_moves} moves; expected 0 or more")
+        for at, layer in enumerate(self.layers):
+            if not 0 <= layer < self.placement.num_layers:
+                raise InvalidRequest(
+                    f"layer {layer} does not exist; the deployment has MoE layers 0 to "
+                    f"{self.placement.num_layers - 1}"
+                )
+            if layer in self.layers[:at]:
+                raise InvalidRequest(f"layer {layer} is named twice; expected every layer once")
+
+
+def _check_shapes(request: PolicyRequest) -> None:
+    placement, num_ranks = request.placement, request.placement.layout.num_ranks
+    pairs = (
+        ("heat", request.heat.shape, (placement.num_layers, placement.num_experts)),
+        ("split", request.split.shape, (num_ranks + 1, num_ranks)),
+    )
+    for name, shape, expected in pairs:
+        if shape != expected:
+            raise InvalidTable(f"{name} has shape {list(shape)}; expected {list(expected)}")
+    if request.nodes and len(request.nodes) != num_ranks:
+        raise InvalidTable(f"{len(request.nodes)} nodes named; expected {num_ranks}, one per rank")
 
 
 Policy = Callable[[PolicyRequest], Placement]
