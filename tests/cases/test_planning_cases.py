@@ -85,6 +85,36 @@ PLANS = (
         (15.0,),
     ),
     PlanCase(
+        "F02 the last layer is silent",
+        (START, START),
+        ((400, *[40] * 7), (0,) * 8),
+        (189, None),
+    ),
+    PlanCase(
+        "F03 one expert takes everything, unequal slots",
+        ([[0], [1, 2], [0, 1, 2]],),
+        ((0, 0, 900),),
+        (300,),
+    ),
+    PlanCase(
+        "F03 one expert takes everything, empty slots stay",
+        ([[0, 1, -1], [2, -1, 0], [3, 1, -1]],),
+        ((0, 0, 0, 600),),
+        (300,),
+    ),
+    PlanCase(
+        "F04 as many slots as experts",
+        ([[0, 1], [2, 3]],),
+        ((50, 40, 20, 10),),
+        (60,),
+    ),
+    PlanCase(
+        "F04 counts near the limit of 64 bits",
+        ([[0, 1], [2, 3]],),
+        ((2.0**62, 2.0**61, 2.0**60, 2.0**60),),
+        (1.25 * 2.0**62,),
+    ),
+    PlanCase(
         "F47 the phase that is planned for decides",
         (START,),
         ((500, 450, 10, 10, 10, 10, 5, 5),),
@@ -134,6 +164,13 @@ QUIET = (
     QuietCase("F01 no load", (RING,) * 3, ((0,) * 16,) * 3, "insufficient_samples"),
     QuietCase("F05 already balanced", (PAIRS,), ((25, 25, 25, 25),), "balanced"),
     QuietCase("F05 balanced though not equal", (PAIRS,), ((40, 10, 20, 30),), "balanced"),
+    QuietCase("F01 no load on one rank", ([[0, 1, 2]],), ((0, 0, 0),), "insufficient_samples"),
+    QuietCase("F05 one rank has it all", ([[0, 1, 2, 3]],), ((1, 2, 3, 400),), "balanced"),
+    QuietCase("F05 ties of huge counts", (PAIRS, PAIRS), ((2.0**62,) * 4,) * 2, "balanced"),
+    QuietCase("F05 unequal slots", ([[0, 1, 2], [3]],), ((10, 10, 10, 30),), "balanced"),
+    QuietCase("F05 no spare slot can help", ([[0], [1], [2]],), ((900, 1, 1),), "balanced"),
+    QuietCase("F43 balanced with empty slots", ([[0, 1, -1], [2, -1]],), ((9, 9, 18),), "balanced"),
+    QuietCase("F02 silent beside balanced", (PAIRS, PAIRS), ((0,) * 4, (7,) * 4), "balanced"),
 )
 
 
