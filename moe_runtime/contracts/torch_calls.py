@@ -11,7 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["all_to_all", "from_array", "new_group", "split_rows", "to_ints", "unique_ints"]
+__all__ = [
+    "all_to_all",
+    "first_line",
+    "from_array",
+    "new_group",
+    "split_rows",
+    "to_ints",
+    "unique_ints",
+]
 
 
 def to_ints(numbers: Tensor) -> list[int]:
@@ -50,3 +58,8 @@ def new_group() -> dist.ProcessGroup:
     group = dist.new_group()
     assert isinstance(group, dist.ProcessGroup)
     return group
+
+
+def first_line(error: RuntimeError) -> str:
+    """Return the first line of what torch says, without the C++ stack below it."""
+    return (str(error).splitlines() or [repr(error)])[0]

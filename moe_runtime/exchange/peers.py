@@ -89,7 +89,7 @@ class GroupPeers:
         try:
             torch_calls.all_to_all(arrived, rows.contiguous(), received, sent, self._group)
         except RuntimeError as error:
-            raise ExchangeFailed(rank=self._rank, cause=str(error).splitlines()[0]) from error
+            raise ExchangeFailed(rank=self._rank, cause=torch_calls.first_line(error)) from error
         return arrived
 
 
