@@ -109,6 +109,19 @@ def test_an_unsound_order_is_refused_with_what_is_wrong(bad: Order, text: str) -
     assert text in fault[1]
 
 
+def test_what_is_wrong_with_a_giant_order_is_told_in_few_words() -> None:
+    """A refusal larger than the street would break it, and the order come again on the next."""
+    num_layers = 100_000
+    giant = order(
+        layers=np.zeros(num_layers, dtype=np.int32),
+        rows=np.zeros((num_layers, 4), dtype=np.int32),
+    )
+    fault = order_fault(giant, OLD, LIMITS)
+    assert fault is not None
+    assert len(fault[1]) < 1000
+    assert "not ascending" in fault[1]
+
+
 def test_a_dispatch_row_that_names_another_experts_slot_is_refused() -> None:
     rows = GOOD.dispatch.copy()
     rows[0, 1, 0] = 0

@@ -13,6 +13,7 @@ import numpy as np
 
 from eplb_service.domain.deployment import RankProfile
 from eplb_service.domain.errors import EplbError
+from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import EMPTY, Placement
 from eplb_service.domain.rules import shared_slots_stay, violations
 from eplb_service.domain.shares import Ownership, dispatch_violations, table_digest
@@ -20,6 +21,9 @@ from eplb_service.domain.wave import LAYER, SOURCE, TARGET, Order, WaveContent, 
 from eplb_service.protocol.messages import NackReason, NewShares
 
 Fault = tuple[NackReason, str]
+
+MAX_SHOWN = 16
+"""Layers named in one refusal, which must fit the street."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +74,9 @@ def _shape_faults(order: Order, served: Placement, limits: Limits) -> Iterator[s
     content = order.content
     layers = content.layers
     if layers.ndim != 1 or np.any(layers[1:] <= layers[:-1]):
-        yield f"changed layers {layers.tolist()} are not ascending"
+        yield f"changed layers {_shown(layers)} are not ascending"
     elif layers.size and not (layers[0] >= 0 and layers[-1] < served.num_layers):
-        yield f"changed layers {layers.tolist()} are outside 0 to {served.num_layers - 1}"
+        yield f"changed layers {_shown(layers)} are outside 0 to {served.num_layers - 1}"
     if content.rows.shape != (len(layers), served.layout.num_slots):
         yield (
             f"rows have shape {list(content.rows.shape)}; expected [{len(layers)}, "
@@ -90,6 +94,12 @@ def _shape_faults(order: Order, served: Placement, limits: Limits) -> Iterator[s
         yield f"a transfer names a slot outside 0 to {served.layout.num_slots - 1}"
     if not np.all(np.isin(moves[:, LAYER], layers)):
         yield "a transfer is for a layer that does not change"
+
+
+def _shown(layers: IntArray) -> str:
+    """Write layers down, cut short where they are absurdly many."""
+    more = f" and {layers.size - MAX_SHOWN} more" if layers.size > MAX_SHOWN else ""
+    return f"{layers.ravel()[:MAX_SHOWN].tolist()}{more}"
 
 
 def _content_faults(order: Order, served: Placement, limits: Limits) -> Iterator[str]:
