@@ -44,8 +44,8 @@ class ControllerActor:
         self._life = loop.create_task(self._live(Settings.model_validate_json(settings)))
         self._life.add_done_callback(self._end)
 
-    async def ready(self) -> tuple[str, str]:
-        """Wait until it leads; returns gRPC's host:port and the metrics' URL.
+    async def ready(self) -> tuple[str, str, int]:
+        """Wait until it leads; returns the fields of its Addresses.
 
         Raises whatever the start failed with, e.g. BindFailed.
         """
@@ -53,7 +53,7 @@ class ControllerActor:
         if self._life in done:
             await self._life
         found = self._ready.result()
-        return found.endpoint, found.metrics_url
+        return found.endpoint, found.metrics_url, found.pid
 
     def pid(self) -> int:
         """Process id, for those who must end it by its own."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Addresses:
     endpoint: str
     """host:port of gRPC, for ranks and operators."""
     metrics_url: str
+    pid: int
+    """Of the process that serves, for those who must end it by its own."""
 
 
 class Service:
@@ -59,6 +62,7 @@ class Service:
             found = Addresses(
                 endpoint=f"{server.host}:{port}",
                 metrics_url=f"http://{server.metrics_host}:{metrics.port}/metrics",
+                pid=os.getpid(),
             )
 
             async def leading() -> None:

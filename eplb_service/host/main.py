@@ -8,7 +8,6 @@ eplb-service down --address ...      ends the detached actor
 
 import argparse
 import asyncio
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -140,7 +139,7 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _announce(found: Addresses) -> None:
-    print(f"controller   {found.endpoint}   metrics {found.metrics_url}   pid {os.getpid()}")
+    print(f"controller   {found.endpoint}   metrics {found.metrics_url}   pid {found.pid}")
     print(f"try          eplbctl --endpoint {found.endpoint} status", flush=True)
 
 

@@ -60,7 +60,7 @@ def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
     """
     actor = ensure_controller(settings, name=place.name, namespace=place.namespace)
     try:
-        found = cast("tuple[str, str]", ray.get(actor.ready.remote(), timeout=wait_s))
+        found = cast("tuple[str, str, int]", ray.get(actor.ready.remote(), timeout=wait_s))
     except GetTimeoutError as late:
         raise DeadlineExceeded(
             f"the controller did not lead within {wait_s:g} s; its actor {place.name} is kept: "
@@ -71,7 +71,7 @@ def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
         if isinstance(failed.cause, EplbError):
             raise failed.cause from failed
         raise
-    return Addresses(endpoint=found[0], metrics_url=found[1])
+    return Addresses(*found)
 
 
 def end(place: Place) -> bool:

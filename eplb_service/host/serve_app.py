@@ -83,8 +83,7 @@ class ControllerStatus:
             ),
         )
         found = await asyncio.wrap_future(actor.ready.remote().future())
-        endpoint, metrics_url = cast("tuple[str, str]", found)
-        return Addresses(endpoint=endpoint, metrics_url=metrics_url)
+        return Addresses(*cast("tuple[str, str, int]", found))
 
 
 def app(args: AppArgs) -> serve.Application:

@@ -83,11 +83,11 @@ async def test_a_killed_actor_comes_back_on_its_port_with_what_was_on_record(
     actors: Actors,
 ) -> None:
     name, port = a_name(), free_port()
-    endpoint = actors.start(name, port).endpoint
+    found = actors.start(name, port)
+    endpoint, pid = found.endpoint, found.pid
     assert endpoint == f"127.0.0.1:{port}"
-    assert actors.start(name, port).endpoint == endpoint
-    pid = actors.pid(name)
-    assert pid is not None
+    assert actors.start(name, port) == found, "found again, and not made anew"
+    assert actors.pid(name) == pid
     async with Operator(endpoint) as operator:
         await operator.register_rank()
         await operator.freeze(3600.0)
@@ -115,14 +115,12 @@ async def test_a_second_controller_on_the_same_store_ends_the_first_for_good(
 ) -> None:
     first, second = a_name(), a_name()
     ports = free_port(), free_port()
-    endpoint = actors.start(first, ports[0]).endpoint
-    pid = actors.pid(first)
-    assert pid is not None
-    async with Operator(endpoint) as operator:
+    found = actors.start(first, ports[0])
+    async with Operator(found.endpoint) as operator:
         await operator.register_rank()
         later = actors.start(second, ports[1]).endpoint
         await operator.require_fenced()
-    await_so(lambda: not is_alive(pid), within_s=WAIT_S, what="the fenced process has ended")
+    await_so(lambda: not is_alive(found.pid), within_s=WAIT_S, what="the fenced process has ended")
     await_so(lambda: actors.pid(first) is None, within_s=WAIT_S, what="and is not started anew")
     async with Operator(later) as operator:
         assert (await operator.status()).generation == 2
