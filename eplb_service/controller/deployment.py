@@ -48,6 +48,8 @@ class Deployment:
         self.tally = PlanningView(num_skipped=0, num_failed=0, last_skip="", last_error="")
         self.windows: LoadWindows | None = None
         self.counted_incarnation = Incarnation(0)
+        self.returned_incarnation = Incarnation(0)
+        """The incarnation that a plan back to the settled placement was drawn for."""
         self.heard_at_s: dict[int, float] = {}
         """Monotonic time of each rank's last accepted report."""
         self.num_rejected = 0

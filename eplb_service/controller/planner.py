@@ -8,9 +8,9 @@ from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import newest_window
 from eplb_service.controller.machine_state import PlanPhase
-from eplb_service.controller.planning import ByPolicy, NothingToDo
+from eplb_service.controller.planning import ByPolicy, NothingToDo, ToPlacement
 from eplb_service.controller.registry import Registry
-from eplb_service.controller.runs import halt_text, missing_ranks
+from eplb_service.controller.runs import halt_text, missing_ranks, strayed
 from eplb_service.controller.standing import evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import (
@@ -73,7 +73,13 @@ class Planner:
             self._busy.discard(deployment.name)
 
     async def _plan_unasked(self, deployment: Deployment) -> None:
-        reason = self._why_not(deployment)
+        held_up = self._held_up(deployment)
+        if held_up:
+            deployment.skipped(held_up)
+            return
+        if await self._return(deployment):
+            return
+        reason = self._not_due(deployment)
         if reason:
             deployment.skipped(reason)
             return
@@ -88,29 +94,55 @@ class Planner:
         else:
             await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
 
+    async def _return(self, deployment: Deployment) -> bool:
+        """Take a group that could not load the settled placement back to it, by ordinary waves.
+
+        Tried once an incarnation; where budgets forbid it, plans by heat go on from what is
+        served. Returns whether a plan was started.
+        """
+        state = deployment.driver.state
+        if state.membership is None or not strayed(state):
+            return False
+        if deployment.returned_incarnation == state.membership.incarnation:
+            return False
+        deployment.returned_incarnation = state.membership.incarnation
+        epoch = state.settled.wave.epoch
+        reason = f"return to epoch {epoch}, which the restarted group did not load"
+        goal = ToPlacement(state.settled.placement)
+        kept = await self._drawer.draw(deployment, Draw(goal, (), Origin.OPERATOR, reason))
+        if isinstance(kept, NothingToDo):
+            return False
+        if kept.verdict.answer is Answer.NO:
+            self._drawer.reject(deployment, kept)
+            return False
+        await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
+        return True
+
     def _failed(self, deployment: Deployment, text: str) -> None:
         deployment.failed(text)
         self._registry.tools.recorder.add(PLANNER_FAILURES, (deployment.name,), 1)
         if deployment.is_news(text):
             self._teller.note(deployment, "failure", f"automatic planning failed: {text}")
 
-    def _why_not(self, deployment: Deployment) -> str:
-        """Code of what makes an automatic plan pointless to draw; empty where nothing does."""
-        state, clock = deployment.driver.state, self._registry.tools.clock
+    def _held_up(self, deployment: Deployment) -> str:
+        """Code of what forbids any automatic plan now; empty where nothing does."""
+        state = deployment.driver.state
         if halt_text(state):
             return "halted"
         if state.run or state.flight or state.spending:
             return "busy"
         if missing_ranks(state):
             return "not_ready"
-        standing = standing_of(deployment, clock)
-        window = newest_window(deployment)
-        settings = deployment.tuning.gates
-        if frozen(standing):
+        if frozen(standing_of(deployment, self._registry.tools.clock)):
             return "frozen"
-        if cooling(standing, settings):
+        return ""
+
+    def _not_due(self, deployment: Deployment) -> str:
+        """Code of what makes a plan by heat pointless to draw; empty where nothing does."""
+        settings = deployment.tuning.gates
+        if cooling(standing_of(deployment, self._registry.tools.clock), settings):
             return "cooldown"
-        evidence = evidence_of(deployment, window)
+        evidence = evidence_of(deployment, newest_window(deployment))
         if lacking(evidence, settings):
             return "insufficient_samples"
         if balanced(evidence, settings):

@@ -105,6 +105,17 @@ def _wave_waits_for(flight: Flight, away: str) -> str:
     return f"{text}; {away}" if away else text
 
 
+def strayed(state: DeploymentState) -> bool:
+    """Whether the group serves something else than the last settled placement it could serve."""
+    serving, settled = state.serving, state.settled
+    return (
+        settled.wave.epoch > serving.wave.epoch
+        and settled.placement.layout == serving.placement.layout
+        and settled.placement.phy2log.shape == serving.placement.phy2log.shape
+        and settled.placement.digest() != serving.placement.digest()
+    )
+
+
 def missing_ranks(state: DeploymentState) -> list[int]:
     """Ranks without an open stream."""
     if state.membership is None:

@@ -189,3 +189,33 @@ async def test_f66_plans_that_were_only_looked_at_are_bounded() -> None:
             deployment.book.keep(replace(kept, plan=replace(kept.plan, plan_id=str(number))))
         with pytest.raises(UnknownPlan, match="draw a new one"):
             await o.controller.acts.apply(act(), first.plan.plan_id)
+
+
+async def test_a_group_that_could_not_load_the_settled_placement_is_taken_back_to_it() -> None:
+    store = MemoryStore()
+    async with office(store, SETTINGS) as o:
+        cycles = await start(o, store)
+        await cycles.run()
+        await o.settle()
+        settled = o.ranks[0].placement
+        assert settled.digest() != FLAT.digest()
+        await o.register(FLAT, incarnation=2)
+        await cycles.run()
+        await o.settle()
+        assert {rank.placement.digest() for rank in o.ranks} == {settled.digest()}
+        assert {rank.state.served.epoch for rank in o.ranks} == {2}
+        assert any("return to epoch 1" in line for line in await cycles.history())
+
+
+async def test_a_return_that_the_budget_forbids_is_tried_once_an_incarnation() -> None:
+    store = MemoryStore()
+    async with office(store, SETTINGS) as o:
+        cycles = await start(o, store)
+        await cycles.run()
+        await o.settle()
+        await o.controller.acts.set_config(act(), {"budget.max_moves": "1"})
+        await o.register(FLAT, incarnation=2)
+        await cycles.run(3)
+        assert {rank.state.served.epoch for rank in o.ranks} == {0}
+        told = [line for line in await cycles.history() if "move_budget" in line]
+        assert len(told) == 1
