@@ -175,6 +175,12 @@ def _require_self_consistent(hello: Hello) -> None:
             f"its placement is for {placement.num_layers} layers of {placement.num_experts} "
             f"experts, its model has {len(shape.layers)} of {shape.num_experts}",
         )
+    if placement.num_shared != shape.num_shared:
+        raise _refuse(
+            hello,
+            f"its placement has {placement.num_shared} shared experts in slots, its model "
+            f"{shape.num_shared}",
+        )
     if placement.digest() != hello.status.served.placement:
         raise _refuse(hello, "the placement it sent is not the one it says it serves")
     found = violations(placement)
@@ -193,11 +199,9 @@ def _require_same_group(membership: Membership, hello: Hello) -> None:
             f"it counts {hello.profile.num_ranks} ranks, its group {len(membership.members)}",
         )
     for member in membership.known:
-        if member.profile.ownership is not hello.profile.ownership:
-            raise _refuse(
-                hello,
-                f"its tokens are {hello.profile.ownership}, its group's {member.profile.ownership}",
-            )
+        counting, expected = _counting(hello.profile), _counting(member.profile)
+        if counting != expected:
+            raise _refuse(hello, f"its tokens and counts are {counting}, its group's {expected}")
         layout = member.placement.layout
         if layout != hello.placement.layout:
             raise _refuse(
@@ -206,3 +210,8 @@ def _require_same_group(membership: Membership, hello: Hello) -> None:
                 f"{list(hello.placement.layout.slots_per_rank)}, its group {layout.num_slots} "
                 f"{list(layout.slots_per_rank)}",
             )
+
+
+def _counting(profile: RankProfile) -> str:
+    """What must be the same on all ranks for their counts to add up."""
+    return f"{profile.ownership} tokens, {profile.count_meaning} by {profile.count_replicas}"

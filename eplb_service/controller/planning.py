@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eplb_service.domain.errors import EplbError, InvalidPlacement, PlannerFailed
+from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
 from eplb_service.domain.heat import Heat, imbalance, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
 from eplb_service.domain.moves import align, crosses_ranks
@@ -189,6 +189,12 @@ def _require_pinned(current: Placement, target: Placement) -> None:
 
 
 def _only(layers: tuple[int, ...], current: Placement, target: Placement) -> Placement:
+    wrong = [layer for layer in layers if not 0 <= layer < current.num_layers]
+    if wrong:
+        raise InvalidRequest(
+            f"layer {wrong[0]} does not exist; there are MoE layers 0 to "
+            f"{current.num_layers - 1}; nothing was planned"
+        )
     phy2log = current.phy2log.copy()
     chosen = list(layers)
     phy2log[chosen] = target.phy2log[chosen]

@@ -1,5 +1,7 @@
 """One deployment's machine: a plan reaches every rank or is dropped, and nothing is forgotten."""
 
+from dataclasses import replace
+
 import pytest
 
 from eplb_service.controller.machine import step
@@ -22,6 +24,7 @@ from eplb_service.controller.machine_state import (
     WaveEnded,
 )
 from eplb_service.controller.runs import obstacle
+from eplb_service.domain.deployment import CountMeaning
 from eplb_service.domain.errors import (
     DeploymentBusy,
     NotReady,
@@ -199,6 +202,16 @@ def test_hellos_and_words_of_an_older_incarnation_are_ignored() -> None:
     state, effects = run_events(state, said(0, halt, incarnation=4))
     assert effects == []
     assert obstacle(state, plan(FLAT, SWAPPED)) is None
+
+
+def test_a_rank_that_counts_otherwise_than_its_group_is_refused() -> None:
+    greeting = hello(1)
+    profile = replace(greeting.profile, count_meaning=CountMeaning.REPLICATED, count_replicas=2)
+    with pytest.raises(RegistrationRefused, match="replicated by 2, its group's own tokens"):
+        step(group(), RankGreeted(replace(greeting, profile=profile)))
+    shape = replace(greeting.shape, num_shared=1)
+    with pytest.raises(RegistrationRefused, match="0 shared experts in slots, its model 1"):
+        step(group(), RankGreeted(replace(greeting, shape=shape)))
 
 
 def test_a_rank_that_disagrees_with_its_group_is_refused_with_both_numbers() -> None:
