@@ -95,11 +95,8 @@ def _up(args: argparse.Namespace) -> int:
 
     settings = load_settings(args.config)
     is_local = args.address == ray_cluster.LOCAL
-    if not is_local and settings.store.url.startswith("memory:"):
-        raise InvalidSettings(
-            f"store.url {settings.store.url} forgets when the actor restarts; expected "
-            "sqlite:/// on a Ray cluster; nothing was started"
-        )
+    if not is_local:
+        ray_cluster.require_durable(settings)
     place = ray_cluster.Place(args.name, args.namespace)
     ray_cluster.connect(args.address, args.namespace)
     if not is_local:

@@ -11,7 +11,7 @@ from typing import cast
 import ray
 from ray.exceptions import GetTimeoutError, RayTaskError
 
-from eplb_service.domain.errors import DeadlineExceeded, EplbError
+from eplb_service.domain.errors import DeadlineExceeded, EplbError, InvalidSettings
 from eplb_service.host.actor import ensure_controller
 from eplb_service.host.assembly import Addresses
 from eplb_service.settings.settings import Settings
@@ -50,6 +50,15 @@ def _knock(address: str) -> None:
     host, _, port = address.rpartition(":")
     if port.isdecimal() and "//" not in host:
         socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
+
+
+def require_durable(settings: Settings) -> None:
+    """Raise InvalidSettings for a store that forgets what an actor knew when it restarts."""
+    if settings.store.url.startswith("memory:"):
+        raise InvalidSettings(
+            f"store.url {settings.store.url} forgets when the actor restarts; expected "
+            "sqlite:/// on a Ray cluster; nothing was started"
+        )
 
 
 def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:

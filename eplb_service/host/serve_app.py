@@ -20,11 +20,10 @@ from ray.exceptions import RayError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from eplb_service.domain.errors import InvalidSettings
 from eplb_service.host.actor import ControllerActor
 from eplb_service.host.assembly import Addresses
 from eplb_service.host.main import NAME, NAMESPACE
-from eplb_service.host.ray_cluster import Place, start
+from eplb_service.host.ray_cluster import Place, require_durable, start
 from eplb_service.settings.settings import Settings
 
 START_S = 60.0
@@ -88,10 +87,6 @@ class ControllerStatus:
 
 def app(args: AppArgs) -> serve.Application:
     """Build the application; raises InvalidSettings for a store that forgets."""
-    if args.settings.store.url.startswith("memory:"):
-        raise InvalidSettings(
-            f"store.url {args.settings.store.url} forgets when the actor restarts; expected "
-            "sqlite:/// on a Ray cluster; nothing was started"
-        )
+    require_durable(args.settings)
     place = Place(args.name, args.namespace)
     return ControllerStatus.bind(args.settings.model_dump_json(), place)

@@ -5,7 +5,6 @@ from eplb_service.settings.sources import load_settings
 from eplb_service.settings.tree import (
     BudgetSettings,
     GateSettings,
-    OnCorruption,
     PlanningSettings,
     ProtocolSettings,
     ServerSettings,
@@ -17,7 +16,6 @@ from eplb_service.settings.tuner import SettingsTuner
 __all__ = [
     "BudgetSettings",
     "GateSettings",
-    "OnCorruption",
     "PlanningSettings",
     "ProtocolSettings",
     "ServerSettings",

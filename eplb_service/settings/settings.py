@@ -13,7 +13,6 @@ from eplb_service.settings.complaints import complaints
 from eplb_service.settings.tree import (
     BudgetSettings,
     GateSettings,
-    OnCorruption,
     PlanningSettings,
     ProtocolSettings,
     RegistrationSettings,
@@ -45,8 +44,6 @@ class Settings(BaseSettings):
     window: WindowSettings = WindowSettings()
     protocol: ProtocolSettings = ProtocolSettings()
     registration: RegistrationSettings = RegistrationSettings()
-    on_corruption: OnCorruption = OnCorruption.FAIL
-    """What ranks do when a slot is corrupt and no replica of its expert is good."""
 
     @classmethod
     def settings_customise_sources(

@@ -4,7 +4,6 @@ Sections that mirror a room's own terms (gates, budget, window) are converted by
 plugs the rooms together; nothing below reads this tree.
 """
 
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import (
@@ -141,12 +140,3 @@ class RegistrationSettings(BaseModel, frozen=True, extra="forbid"):
 
     num_redundant: NonNegativeInt | None = None
     """Slots per layer beyond one for every expert; null: whatever the engine was started with."""
-
-
-class OnCorruption(StrEnum):
-    """What ranks do when a slot's weights are wrong and no other replica is good."""
-
-    FAIL = "fail"
-    """Stop serving: a wrong answer is worse than none."""
-    SERVE = "serve"
-    """Go on and say so."""

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.report import Phase
-from eplb_service.settings import OnCorruption, Settings, load_settings
+from eplb_service.settings import Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
@@ -36,14 +36,15 @@ def test_nothing_given_means_the_defaults() -> None:
 def test_the_environment_is_above_the_file_and_the_file_above_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = written(tmp_path, "planning: {interval_s: 5, policy: packing}\non_corruption: serve\n")
+    text = "planning: {interval_s: 5, policy: packing}\nregistration: {num_redundant: 8}\n"
+    file = written(tmp_path, text)
     monkeypatch.setenv("EPLB_PLANNING__INTERVAL_S", "7.5")
     monkeypatch.setenv("EPLB_PLANNING__PHASE", "decode")
     got = load_settings(file)
     assert (got.planning.interval_s, got.planning.policy) == (7.5, "packing")
     assert got.planning.phase is Phase.DECODE
     assert got.planning.deadline_s == Settings().planning.deadline_s
-    assert got.on_corruption is OnCorruption.SERVE
+    assert got.registration.num_redundant == 8
 
 
 def test_a_json_file_is_read_and_an_empty_one_changes_nothing(tmp_path: Path) -> None:
