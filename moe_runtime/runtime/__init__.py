@@ -6,7 +6,17 @@ Nothing below this package is meant to be imported from outside the runtime.
 from moe_runtime.contracts.errors import MoeError
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
-from moe_runtime.experts.activations import Activation, SiTU, SwiGLU
+from moe_runtime.experts.activations import (
+    GELU,
+    Activation,
+    ClippedSwiGLU,
+    GELUTanh,
+    SiTU,
+    SwiGLU,
+    SwiGLUOAI,
+    SwiGLUStep,
+    activation_named,
+)
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
@@ -19,14 +29,17 @@ from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
 
 __all__ = [
     "EMPTY",
+    "GELU",
     "Activation",
     "Alone",
     "Batch",
     "ByGate",
     "ByLogits",
+    "ClippedSwiGLU",
     "CounterSnapshot",
     "DenseReference",
     "ExchangeMode",
+    "GELUTanh",
     "GroupPeers",
     "Install",
     "LatentShape",
@@ -44,7 +57,10 @@ __all__ = [
     "Step",
     "StepKind",
     "SwiGLU",
+    "SwiGLUOAI",
+    "SwiGLUStep",
     "SyntheticModel",
+    "activation_named",
     "digest",
     "logical_weights",
 ]
