@@ -1,0 +1,56 @@
+"""The fused gating operation on CPU: scores, groups, the best k and weights in one call.
+
+Axes    T tokens   E experts   G groups   K experts per token
+
+It goes the way of npu_moe_gating_top_k, which draws the best one after the other, where the
+reference sorts; that both end at the same ids and weights is tested, not assumed.
+"""
+
+import torch
+from torch import Tensor
+
+from moe_runtime.backends.scoring import score, weigh
+from moe_runtime.contracts.gating import Choice, SelectorSettings
+from moe_runtime.contracts.ids import LogicalIds
+
+__all__ = ["gate"]
+
+
+def gate(logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | None) -> Choice:
+    """Choose experts for each token; only where `routing.fused.refusals` finds none."""
+    scores_TE = score(logits_TE, settings.scoring)
+    judged_TE = scores_TE if correction_E is None else scores_TE + correction_E.to(scores_TE.dtype)
+    # A kept expert at -inf must still beat every expert of a dropped group.
+    judged_TE = judged_TE.clamp(min=torch.finfo(judged_TE.dtype).min)
+    if settings.num_groups > 1:
+        by_group = judged_TE.reshape(len(judged_TE), settings.num_groups, -1)
+        worth_TG = _worth(by_group, num_judged=1 if correction_E is None else 2)
+        kept = _draw(worth_TG, settings.kept_groups)
+        mask_TG = torch.zeros_like(worth_TG, dtype=torch.bool).scatter(1, kept, value=True)
+        by_group = torch.where(mask_TG[:, :, None], by_group, -torch.inf)
+        judged_TE = by_group.reshape(judged_TE.shape)
+    ids_TK = _draw(judged_TE, settings.top_k)
+    weights_TK = weigh(
+        scores_TE.gather(1, ids_TK), renormalise=settings.renormalise, factor=settings.factor
+    )
+    return Choice(LogicalIds(ids_TK), weights_TK)
+
+
+def _worth(by_group: Tensor, *, num_judged: int) -> Tensor:
+    """Return [T, G]: the best of each group, or the sum of its two best."""
+    best = by_group.amax(dim=2)
+    if num_judged == 1:
+        return best
+    first = by_group.argmax(dim=2, keepdim=True)
+    return best + by_group.scatter(2, first, -torch.inf).amax(dim=2)
+
+
+def _draw(judged: Tensor, count: int) -> Tensor:
+    """Return the best of each row, one after the other; argmax takes the lowest of equals."""
+    left = judged.clone()
+    drawn: list[Tensor] = []
+    for _ in range(count):
+        best = left.argmax(dim=1, keepdim=True)
+        left.scatter_(1, best, -torch.inf)
+        drawn.append(best)
+    return torch.cat(drawn, dim=1)
