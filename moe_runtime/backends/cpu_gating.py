@@ -20,20 +20,26 @@ def gate(logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | N
     """Choose experts for each token; only where `routing.fused.refusals` finds none."""
     scores_TE = score(logits_TE, settings.scoring)
     judged_TE = scores_TE if correction_E is None else scores_TE + correction_E.to(scores_TE.dtype)
-    # A kept expert at -inf must still beat every expert of a dropped group.
-    judged_TE = judged_TE.clamp(min=torch.finfo(judged_TE.dtype).min)
+    # What is kept is drawn before what is dropped, also where it stands at -inf.
+    lowest = torch.finfo(judged_TE.dtype).min
+    candidates_TE = judged_TE.clamp(min=lowest)
     if settings.num_groups > 1:
-        by_group = judged_TE.reshape(len(judged_TE), settings.num_groups, -1)
+        by_group = _grouped(judged_TE, settings)
         worth_TG = _worth(by_group, num_judged=1 if correction_E is None else 2)
-        kept = _draw(worth_TG, settings.kept_groups)
-        mask_TG = torch.zeros_like(worth_TG, dtype=torch.bool).scatter(1, kept, value=True)
-        by_group = torch.where(mask_TG[:, :, None], by_group, -torch.inf)
-        judged_TE = by_group.reshape(judged_TE.shape)
-    ids_TK = _draw(judged_TE, settings.top_k)
+        kept = _draw(worth_TG.clamp(min=lowest), settings.kept_groups)
+        kept_TG = torch.zeros_like(worth_TG, dtype=torch.bool).scatter(1, kept, value=True)
+        in_kept = torch.where(kept_TG[:, :, None], _grouped(candidates_TE, settings), -torch.inf)
+        candidates_TE = in_kept.view_as(candidates_TE)
+    ids_TK = _draw(candidates_TE, settings.top_k)
     weights_TK = weigh(
         scores_TE.gather(1, ids_TK), renormalise=settings.renormalise, factor=settings.factor
     )
     return Choice(LogicalIds(ids_TK), weights_TK)
+
+
+def _grouped(scores_TE: Tensor, settings: SelectorSettings) -> Tensor:
+    group_size = settings.num_experts // settings.num_groups
+    return scores_TE.view(scores_TE.shape[0], settings.num_groups, group_size)
 
 
 def _worth(by_group: Tensor, *, num_judged: int) -> Tensor:
