@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.contracts.gating import Choice
+from moe_runtime.routing.kinds import HashTable, RouterTensors
+from moe_runtime.routing.router import GatingPath, RouterInput, bind
 from moe_runtime.runtime import (
     NO_TOKEN_IDS,
     Activation,
@@ -26,7 +30,17 @@ from moe_runtime.runtime import (
     ZeroExpertRouting,
 )
 
-__all__ = ["KINDS", "VOCABULARY", "Kind", "sigmoid_top_k", "stack_of", "token_ids"]
+__all__ = [
+    "HASHED",
+    "KINDS",
+    "TABLE",
+    "VOCABULARY",
+    "Kind",
+    "choose",
+    "sigmoid_top_k",
+    "stack_of",
+    "token_ids",
+]
 
 VOCABULARY = 17
 SQRT = Scoring.SQRT_SOFTPLUS
@@ -132,3 +146,19 @@ def token_ids(shape: StackShape, num_tokens: int, *, seed: int) -> TokenIds | No
         return NO_TOKEN_IDS
     draw = torch.Generator().manual_seed(seed)
     return TokenIds(torch.randint(VOCABULARY, (num_tokens,), generator=draw))
+
+
+HASHED = HashRouting(num_experts=4, top_k=2, vocabulary=3, scoring=SQRT, factor=2.0)
+TABLE = HashTable(torch.tensor([[0, 1], [3, 2], [2, 0]], dtype=torch.int32))
+
+
+def choose(
+    routing: Routing,
+    tensors: RouterTensors,
+    logits: list[list[float]],
+    ids: NoTokenIds | TokenIds = NO_TOKEN_IDS,
+) -> Choice:
+    logits_TX = torch.tensor(logits, dtype=torch.float64).reshape(-1, routing.num_candidates)
+    router = bind(routing, tensors, path=GatingPath.FUSED_WHERE_LEGAL)
+    x_TD = torch.zeros((logits_TX.shape[0], 3), dtype=torch.float64)
+    return router.choose(RouterInput(x_TD, logits_TX, ids), CpuBackend())
