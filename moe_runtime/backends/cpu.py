@@ -7,6 +7,8 @@ Axes    M rows   S groups   A input width   B output width   Z width of a row
 import torch
 from torch import Tensor
 
+from moe_runtime.backends import cpu_gating
+from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.torch_calls import to_ints
 
@@ -22,6 +24,12 @@ class CpuBackend:
         A stable sort, because the order of ties in torch.topk is not defined.
         """
         return torch.sort(scores_TE, dim=1, descending=True, stable=True).indices[:, :k]
+
+    def gate(
+        self, logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | None
+    ) -> Choice:
+        """Choose experts and weigh them, by another way than the reference selector."""
+        return cpu_gating.gate(logits_TE, settings, correction_E)
 
     def order_by_group(self, groups_M: Tensor) -> Tensor:
         """Return the rows sorted by group number, each group in its old order."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 
 __all__ = ["Backend"]
@@ -20,6 +21,15 @@ class Backend(Protocol):
 
     def top_k(self, scores_TE: Tensor, k: int) -> Tensor:
         """Return int64 [T, K]: the best k of each row, best first, ties to the lower id."""
+        ...
+
+    def gate(
+        self, logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | None
+    ) -> Choice:
+        """Choose experts and weigh them in one operation: what the reference selector returns.
+
+        Only for settings that `routing.fused.refusals` has nothing against.
+        """
         ...
 
     def order_by_group(self, groups_M: Tensor) -> Tensor:

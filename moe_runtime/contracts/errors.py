@@ -2,6 +2,12 @@
 
     MoeError
       ImpossibleRouting     selector settings that no input can satisfy
+      ImpossibleActivation  parameters with which an activation has no meaning
+      UnknownActivation     a name that no activation has
+      MissingTokenIds       the model routes by token ids and the batch brings none
+      TokenIdOutOfRange     a token id for which the model's routing table has no row
+      BadChoice             something chose experts that no token can be sent to
+      CaptureUnavailable    captured ids that no router could have chosen
       ShapeMismatch         a tensor does not have the shape its place demands
       UnplacedExpert        a token chose an expert for which the table names no slot
       BadTable              a dispatch table names a slot that cannot serve the expert
@@ -17,14 +23,20 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 __all__ = [
+    "BadChoice",
     "BadInstall",
     "BadTable",
+    "CaptureUnavailable",
     "DummyStepWithTokens",
     "EmptySlotReached",
     "ExchangeFailed",
+    "ImpossibleActivation",
     "ImpossibleRouting",
+    "MissingTokenIds",
     "MoeError",
     "ShapeMismatch",
+    "TokenIdOutOfRange",
+    "UnknownActivation",
     "UnplacedExpert",
 ]
 
@@ -39,6 +51,70 @@ class ImpossibleRouting(MoeError):
     """Selector settings that no input can satisfy."""
 
     code = "impossible_routing"
+
+
+class ImpossibleActivation(MoeError):
+    """Parameters with which an activation has no meaning."""
+
+    code = "impossible_activation"
+
+
+class UnknownActivation(MoeError):
+    """A name that no activation has."""
+
+    code = "unknown_activation"
+
+    def __init__(self, name: str, *, known: Sequence[str]) -> None:
+        self.name = name
+        super().__init__(
+            f"no activation is called {name!r}, expected one of {', '.join(known)}; "
+            "the model was not built, since a wrong activation would go unseen"
+        )
+
+
+class MissingTokenIds(MoeError):
+    """The model routes by token ids, and the batch brings none."""
+
+    code = "missing_token_ids"
+
+    def __init__(self, *, num_rows: int) -> None:
+        self.num_rows = num_rows
+        super().__init__(
+            f"the model chooses experts by token ids, but the batch brings {num_rows} rows without "
+            "any; the step was not started"
+        )
+
+
+class TokenIdOutOfRange(MoeError):
+    """A token id for which the model's routing table has no row."""
+
+    code = "token_id_out_of_range"
+
+    def __init__(self, *, ids: Sequence[int], vocabulary: int) -> None:
+        self.ids, self.vocabulary = tuple(ids), vocabulary
+        super().__init__(
+            f"token ids {list(ids)} have no row in the routing table, expected 0 to "
+            f"{vocabulary - 1} in every row that is a token; the step was not started"
+        )
+
+
+class BadChoice(MoeError):
+    """Something chose experts that no token can be sent to."""
+
+    code = "bad_choice"
+
+    def __init__(self, who: str, *, reason: str) -> None:
+        self.who = who
+        super().__init__(f"{who} {reason}; the step cannot be computed and stops here")
+
+
+class CaptureUnavailable(MoeError):
+    """Captured ids that no router could have chosen."""
+
+    code = "capture_unavailable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"{reason}; they are not handed on as data")
 
 
 class ShapeMismatch(MoeError):

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["LogicalIds", "PhysicalIds"]
+__all__ = ["NOT_SENT", "LogicalIds", "PhysicalIds"]
+
+NOT_SENT = -1
+"""In the place of an id: the pair is a zero expert's, so it is sent nowhere and is no load."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,7 +21,7 @@ class LogicalIds:
     """Experts of the model."""
 
     ids_TK: Tensor
-    """int64 [T, K], 0..E-1."""
+    """int64 [T, K], 0..E-1, or NOT_SENT."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,4 +29,4 @@ class PhysicalIds:
     """Slots of the deployment, numbered rank by rank."""
 
     ids_TK: Tensor
-    """int64 [T, K], 0..P-1."""
+    """int64 [T, K], 0..P-1, or NOT_SENT."""

@@ -27,6 +27,7 @@ __all__ = [
     "Placed",
     "Prepared",
     "Routed",
+    "RoutedBesideZero",
 ]
 
 C = TypeVar("C")
@@ -52,6 +53,16 @@ class Routed:
     """Tokens as the experts read them."""
     experts: LogicalIds
     weights_TK: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoutedBesideZero:
+    """Chosen by a router that knows zero experts: their pairs stay with the token's owner."""
+
+    routed: Routed
+    """Pairs of zero experts have NOT_SENT in the place of an id, and weight zero."""
+    identity_T: Tensor
+    """Summed weight of each token's zero experts: what it gets back of itself, once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +117,7 @@ class AllToAllCarry:
     """What All2All needs again to combine."""
 
     index_TK: Tensor
-    """int64 [T, K] row of each pair among those that come back."""
+    """int64 [T, K] row of each pair among those that come back, -1 for one that was not sent."""
     weights_TK: Tensor
     arrival_M: Tensor
     """int64 [M] place in order of arrival of each row sorted by slot."""

@@ -35,7 +35,7 @@ class DenseWeights:
     """Unquantised experts."""
 
     w13_SFZ: Tensor
-    """Gate rows, then up rows."""
+    """Gate rows, then up rows; or in turn, where the activation reads them interleaved."""
     w2_SZI: Tensor
 
     def __post_init__(self) -> None:

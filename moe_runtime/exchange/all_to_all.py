@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
+from moe_runtime.contracts.ids import NOT_SENT
 from moe_runtime.contracts.stages import AllToAllCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows
@@ -34,8 +35,10 @@ class AllToAllExchange:
     def dispatch(self, placed: Placed, view: StepView) -> Dispatched[AllToAllCarry]:
         """Send rows sorted by slot, and sort what arrives by local slot."""
         slots_TK = placed.slots.ids_TK
-        order = self.backend.order_by_group(slots_TK.reshape(-1))
-        counts_P = self.backend.count_groups(slots_TK.reshape(-1), self.layout.num_slots).counts_S
+        pairs = torch.nonzero(slots_TK.reshape(-1) != NOT_SENT).reshape(-1)
+        slots = slots_TK.reshape(-1)[pairs]
+        order = pairs[self.backend.order_by_group(slots)]
+        counts_P = self.backend.count_groups(slots, self.layout.num_slots).counts_S
         received_NS = self._exchange_counts(counts_P, view)
         sent_N = _totals(split_rows(counts_P, self.layout.slots_per_rank))
         received_N = _totals(tuple(received_NS))
@@ -51,7 +54,7 @@ class AllToAllExchange:
             counts=self.backend.count_groups(slots_M, num_slots),
             received_NS=received_NS,
             carry=AllToAllCarry(
-                index_TK=_inverse(order).view_as(slots_TK),
+                index_TK=_places(order, slots_TK.numel()).view_as(slots_TK),
                 weights_TK=placed.weights_TK,
                 arrival_M=arrival_M,
                 sent_N=sent_N,
@@ -82,6 +85,11 @@ def _totals(parts: tuple[Tensor, ...]) -> tuple[int, ...]:
 
 
 def _inverse(order_M: Tensor) -> Tensor:
-    inverse = torch.empty_like(order_M)
-    inverse[order_M] = torch.arange(order_M.numel())
-    return inverse
+    return _places(order_M, order_M.numel())
+
+
+def _places(order: Tensor, size: int) -> Tensor:
+    """Return [size]: where each number stands in the order, -1 for one that is not in it."""
+    places = torch.full((size,), -1, dtype=torch.int64)
+    places[order] = torch.arange(order.numel())
+    return places

@@ -1,6 +1,7 @@
 """The stages of one MoE layer, in order.
 
-Axes    T rows of the batch   D model width   E experts   N ranks   S local slots
+Axes    T rows of the batch   D model width   Z width of the routed part   N ranks
+        S local slots   X experts to choose from: E routed ones, then any zero experts
 
     prepare, route, enter, remap, dispatch, compute, combine, leave, finalize
 
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.errors import EmptySlotReached
-from moe_runtime.contracts.stages import Dispatched, Prepared, Routed
-from moe_runtime.contracts.step import StepView
+from moe_runtime.contracts.stages import Dispatched, Prepared, Routed, RoutedBesideZero
+from moe_runtime.contracts.step import StepKind, StepView
+from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import from_array
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.exchange.prepare import finalize, prepare
@@ -28,7 +30,9 @@ from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables, remap
 from moe_runtime.placement.slots import EMPTY, ExpertSlots
-from moe_runtime.routing.selector import SelectorSettings, select
+from moe_runtime.routing.applying import apply, force_balance
+from moe_runtime.routing.kinds import Routing
+from moe_runtime.routing.router import Router, RouterInput
 
 __all__ = ["LayerInput", "LayerMaths", "MoELayer", "RankState"]
 
@@ -40,17 +44,19 @@ class LayerInput:
     """What a layer is given."""
 
     x_TD: Tensor
-    logits_TE: Tensor
+    logits_TX: Tensor
     """The router's logits: from the layer's own gate, or from outside."""
     real_T: Tensor
     """bool [T], false for padding rows."""
+    token_ids: NoTokenIds | TokenIds
+    """Of all rows of the batch, padding included."""
 
 
 @dataclass(frozen=True, slots=True)
 class LayerMaths:
     """How a layer computes."""
 
-    selector: SelectorSettings
+    routing: Routing
     activation: Activation
     backend: Backend
     clock: Callable[[], float]
@@ -72,18 +78,20 @@ class MoELayer(Generic[C]):
 
     index: int
     weights: LayerWeights
+    router: Router
     maths: LayerMaths
     exchange: Exchange[C]
     state: RankState
 
     def gate(self, x_TD: Tensor) -> Tensor:
-        """Return the router's logits [T, E] from the full hidden state."""
-        return x_TD @ self.weights.gate_ED.t()
+        """Return the router's logits [T, X] from the full hidden state."""
+        return x_TD @ self.weights.gate_XD.t()
 
     def forward(self, given: LayerInput, view: StepView) -> Tensor:
         """Return [T, D], zeros in padding rows; the caller adds the residual."""
         prepared = prepare(given.x_TD, given.real_T)
-        routed = self._route(prepared, given.logits_TE)
+        applied = self._route(prepared, given, view)
+        routed = applied.routed if isinstance(applied, RoutedBesideZero) else applied
         placed = remap(routed, self.state.tables.table(self.index), layer=self.index)
         dispatched = self.exchange.dispatch(placed, view)
         self._refuse_empty_slots(dispatched, rank=view.rank)
@@ -99,22 +107,33 @@ class MoELayer(Generic[C]):
         )
         self.state.counters.record_expert_time(view, seconds=self.maths.clock() - started)
         combined = self.exchange.combine(computed)
-        y_TD = self.weights.path.leave(combined.x_TZ)
+        y_TZ = combined.x_TZ
+        if isinstance(applied, RoutedBesideZero):
+            y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
+        y_TD = self.weights.path.leave(y_TZ)
         for shared in self.weights.shared:
             y_TD = y_TD + compute_dense(
                 prepared.x_TD, shared.w13_FD, shared.w2_DI, self.maths.activation
             )
         return finalize(y_TD, prepared)
 
-    def _route(self, prepared: Prepared, logits_TE: Tensor) -> Routed:
-        choice = select(
-            logits_TE[prepared.kept_T],
-            self.maths.selector,
-            correction_E=self.weights.correction_E,
-            backend=self.maths.backend,
+    def _route(
+        self, prepared: Prepared, given: LayerInput, view: StepView
+    ) -> Routed | RoutedBesideZero:
+        kept_T = prepared.kept_T
+        match given.token_ids:
+            case NoTokenIds():
+                token_ids = given.token_ids
+            case TokenIds(ids_T):
+                token_ids = TokenIds(ids_T[kept_T])
+        routing = self.maths.routing
+        choice = self.router.choose(
+            RouterInput(prepared.x_TD, given.logits_TX[kept_T], token_ids), self.maths.backend
         )
-        x_TZ = self.weights.path.enter(prepared.x_TD)
-        return Routed(x_TZ, choice.experts, choice.weights_TK.to(x_TZ.dtype))
+        if view.own.kind is StepKind.PROFILE:
+            first_row = sum(view.rows_N[: view.rank])
+            choice = force_balance(choice, num_experts=routing.num_experts, first_row=first_row)
+        return apply(routing, choice, self.weights.path.enter(prepared.x_TD))
 
     def _refuse_empty_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:
         empty_S = from_array(self.state.slots.held()[self.index] == EMPTY)

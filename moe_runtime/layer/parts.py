@@ -1,7 +1,8 @@
 """What a layer has beside its routed experts, the same on every rank.
 
-Axes    T tokens   D model width   Z width of the routed part   E experts
+Axes    T tokens   D model width   Z width of the routed part
         F = 2 I    I width of a shared expert
+        X experts to choose from: the routed ones, then any zero experts
 """
 
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from moe_runtime.routing.kinds import RouterTensors
 
 __all__ = [
     "Direct",
@@ -93,10 +96,10 @@ class SharedExpert:
 class LayerWeights:
     """Everything a layer has beside its routed experts."""
 
-    gate_ED: Tensor
+    gate_XD: Tensor
     """The router: it reads the full hidden state, also where experts work in a latent."""
-    correction_E: Tensor | None
-    """Added to the scores to choose, never part of a weight."""
+    router: RouterTensors
+    """What the router has beside its gate."""
     path: RoutedPath
     shared: tuple[SharedExpert, ...]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from moe_runtime.contracts.ids import LogicalIds
+from moe_runtime.contracts.ids import NOT_SENT, LogicalIds
 from moe_runtime.contracts.step import Phase, StepKind, StepView
 
 __all__ = ["CounterSnapshot", "LoadCounters"]
@@ -32,6 +32,8 @@ class CounterSnapshot:
     """Token rows that local slots computed."""
     sent_HLE: Counts
     """Token rows this rank's own tokens sent to each expert."""
+    zero_HL: Counts
+    """Pairs of this rank's own tokens that chose a zero expert: sent nowhere, part of no load."""
     tokens_H: Counts
     """This rank's own tokens in real steps."""
     steps_G: Counts
@@ -50,6 +52,7 @@ class LoadCounters:
         self._num_experts = num_experts
         self._received_HLS = torch.zeros((phases, num_layers, num_slots), dtype=torch.int64)
         self._sent_HLE = torch.zeros((phases, num_layers, num_experts), dtype=torch.int64)
+        self._zero_HL = torch.zeros((phases, num_layers), dtype=torch.int64)
         self._tokens_H = [0] * phases
         self._steps_G = [0] * len(StepKind)
         self._padding_rows = 0
@@ -72,8 +75,10 @@ class LoadCounters:
         """
         self._received_HLS[:, layer] += view.load_mask() @ received_NS
         if view.own.kind is StepKind.REAL:
-            counts_E = torch.bincount(sent.ids_TK.reshape(-1), minlength=self._num_experts)
-            self._sent_HLE[view.own.phase, layer] += counts_E
+            shifted = sent.ids_TK.reshape(-1) - NOT_SENT
+            counts = torch.bincount(shifted, minlength=self._num_experts + 1)
+            self._zero_HL[view.own.phase, layer] += counts[0]
+            self._sent_HLE[view.own.phase, layer] += counts[1:]
 
     def record_expert_time(self, view: StepView, *, seconds: float) -> None:
         """Count time spent in the experts."""
@@ -85,6 +90,7 @@ class LoadCounters:
         return CounterSnapshot(
             received_HLS=self._received_HLS.numpy().copy(),
             sent_HLE=self._sent_HLE.numpy().copy(),
+            zero_HL=self._zero_HL.numpy().copy(),
             tokens_H=np.array(self._tokens_H, dtype=np.int64),
             steps_G=np.array(self._steps_G, dtype=np.int64),
             padding_rows=self._padding_rows,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch, UnplacedExpert
-from moe_runtime.contracts.ids import PhysicalIds
+from moe_runtime.contracts.ids import NOT_SENT, PhysicalIds
 from moe_runtime.contracts.stages import Placed, Routed
 from moe_runtime.contracts.torch_calls import from_array, unique_ints
 
@@ -102,17 +102,21 @@ def remap(routed: Routed, table_EJ: Tensor, *, layer: int, row_offset: int = 0) 
     table_EJ      [E, J]  slot of each expert, -1 where it has none
     row_offset    number of the first token among those that share the table's rows
 
-    Raises UnplacedExpert if a token chose an expert without a slot.
+    Pairs that are not sent stay so. Raises UnplacedExpert if a token chose an expert without a
+    slot.
     """
     experts_TK = routed.experts.ids_TK
+    sent_TK = experts_TK != NOT_SENT
     num_choices = table_EJ.shape[1]
     if num_choices == 1:
         slots_TK = table_EJ[:, 0][experts_TK]
     else:
         rows_T = torch.arange(row_offset, row_offset + experts_TK.shape[0]) % num_choices
         slots_TK = table_EJ[experts_TK, rows_T[:, None]]
-    if slots_TK.numel() and int(slots_TK.min()) < 0:
-        raise UnplacedExpert(layer=layer, experts=unique_ints(experts_TK[slots_TK < 0]))
+    unplaced_TK = (slots_TK < 0) & sent_TK
+    if unplaced_TK.any():
+        raise UnplacedExpert(layer=layer, experts=unique_ints(experts_TK[unplaced_TK]))
+    slots_TK = torch.where(sent_TK, slots_TK, NOT_SENT)
     return Placed(routed.x_TZ, PhysicalIds(slots_TK), routed.weights_TK)
 
 

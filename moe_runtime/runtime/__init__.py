@@ -4,13 +4,32 @@ Nothing below this package is meant to be imported from outside the runtime.
 """
 
 from moe_runtime.contracts.errors import MoeError
+from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.step import Phase, Step, StepKind
+from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
-from moe_runtime.experts.activations import Activation, SiTU, SwiGLU
+from moe_runtime.experts.activations import (
+    GELU,
+    Activation,
+    ClippedSwiGLU,
+    GELUTanh,
+    SiTU,
+    SwiGLU,
+    SwiGLUOAI,
+    SwiGLUStep,
+    activation_named,
+)
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
-from moe_runtime.routing.selector import Scoring, SelectorSettings
+from moe_runtime.routing.kinds import (
+    Chosen,
+    CustomRouting,
+    HashRouting,
+    OnInputRouting,
+    Routing,
+    ZeroExpertRouting,
+)
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.engine import ExchangeMode, MoeRuntime, Start
 from moe_runtime.runtime.model import LatentShape, Model, StackShape
@@ -19,22 +38,32 @@ from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
 
 __all__ = [
     "EMPTY",
+    "GELU",
+    "NO_TOKEN_IDS",
     "Activation",
     "Alone",
     "Batch",
     "ByGate",
     "ByLogits",
+    "Chosen",
+    "ClippedSwiGLU",
     "CounterSnapshot",
+    "CustomRouting",
     "DenseReference",
     "ExchangeMode",
+    "GELUTanh",
     "GroupPeers",
+    "HashRouting",
     "Install",
     "LatentShape",
     "Model",
     "MoeError",
     "MoeRuntime",
+    "NoTokenIds",
+    "OnInputRouting",
     "Peers",
     "Phase",
+    "Routing",
     "Scoring",
     "SelectorSettings",
     "SiTU",
@@ -44,7 +73,12 @@ __all__ = [
     "Step",
     "StepKind",
     "SwiGLU",
+    "SwiGLUOAI",
+    "SwiGLUStep",
     "SyntheticModel",
+    "TokenIds",
+    "ZeroExpertRouting",
+    "activation_named",
     "digest",
     "logical_weights",
 ]

@@ -1,6 +1,6 @@
 """What one rank brings to one step.
 
-Axes    T rows   D model width   L layers   E experts
+Axes    T rows   D model width   L layers   E experts to choose from
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.step import Phase, Step, StepKind
+from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
 
 __all__ = ["Batch", "ByGate", "ByLogits"]
 
@@ -35,6 +36,7 @@ class Batch:
     """bool [T], false for padding rows."""
     router: ByGate | ByLogits
     step: Step
+    token_ids: NoTokenIds | TokenIds = NO_TOKEN_IDS
 
     @staticmethod
     def of(x_TD: Tensor, router: ByGate | ByLogits, step: Step) -> "Batch":

@@ -1,6 +1,7 @@
 """A stack of MoE layers on one rank.
 
 Axes    T rows   D model width   L layers   S local slots   E experts   J rows of a table
+        X experts to choose from
 
     x = x + layer(rms_norm(x))    for each layer
 """
@@ -27,6 +28,8 @@ from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import EMPTY, ExpertSlots, Install
+from moe_runtime.routing.checks import check_batch_ids
+from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.model import Model, StackShape
 
@@ -97,8 +100,9 @@ class MoeRuntime:
         Collective: every rank of the group calls it for every step, with a dummy batch if it has
         nothing to do. One collective, and 2 (AllGather) or 3 (All2All) for each layer.
 
-        Raises ShapeMismatch, before the group hears of the step, if the batch does not fit the
-        model, and what the stages raise; after an ExchangeFailed the group is lost.
+        Raises ShapeMismatch, MissingTokenIds and TokenIdOutOfRange, before the group hears of the
+        step, if the batch does not fit the model, and what the stages raise; after an
+        ExchangeFailed the group is lost.
         """
         _check_batch(self.model.shape, batch)
         num_real = int(batch.real_T.sum())
@@ -109,10 +113,10 @@ class MoeRuntime:
             normed_TD = rms_norm(x_TD)
             match batch.router:
                 case ByGate():
-                    logits_TE = layer.gate(normed_TD)
+                    logits_TX = layer.gate(normed_TD)
                 case ByLogits(logits_LTE):
-                    logits_TE = logits_LTE[layer.index]
-            given = LayerInput(normed_TD, logits_TE, batch.real_T)
+                    logits_TX = logits_LTE[layer.index]
+            given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids)
             x_TD = x_TD + layer.forward(given, view)
         return x_TD
 
@@ -167,13 +171,21 @@ class MoeRuntime:
         maths = LayerMaths(shape.selector, shape.activation, backend, time.perf_counter)
         state = RankState(self.slots, self._tables, self._counters)
         parts = [self.model.layer(layer, self._dtype) for layer in range(shape.num_layers)]
+        path = GatingPath.FUSED_WHERE_LEGAL
+        bound = [(w, bind(shape.selector, w.router, path=path)) for w in parts]
         match mode:
             case ExchangeMode.ALL_GATHER:
                 gather = AllGatherExchange(self._peers, self.layout, backend)
-                return tuple(MoELayer(i, w, maths, gather, state) for i, w in enumerate(parts))
+                return tuple(
+                    MoELayer(i, w, router, maths, gather, state)
+                    for i, (w, router) in enumerate(bound)
+                )
             case ExchangeMode.ALL_TO_ALL:
                 direct = AllToAllExchange(self._peers, self.layout, backend)
-                return tuple(MoELayer(i, w, maths, direct, state) for i, w in enumerate(parts))
+                return tuple(
+                    MoELayer(i, w, router, maths, direct, state)
+                    for i, (w, router) in enumerate(bound)
+                )
 
 
 def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
@@ -200,9 +212,10 @@ def _check_batch(shape: StackShape, batch: Batch) -> None:
         case ByGate():
             pass
         case ByLogits(logits_LTE):
-            expected = (shape.num_layers, x[0], shape.num_experts)
+            expected = (shape.num_layers, x[0], shape.num_candidates)
             if logits_LTE.shape != expected:
                 raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
+    check_batch_ids(shape.selector, batch.token_ids, batch.real_T)
 
 
 def _load(

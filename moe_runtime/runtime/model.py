@@ -8,10 +8,11 @@ from typing import Protocol
 
 import torch
 
+from moe_runtime.contracts.errors import ImpossibleRouting
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.activations import Activation
 from moe_runtime.layer.parts import LayerWeights
-from moe_runtime.routing.selector import SelectorSettings
+from moe_runtime.routing.kinds import CustomRouting, HashRouting, OnInputRouting, Routing
 
 __all__ = ["LatentShape", "Model", "StackShape"]
 
@@ -27,14 +28,17 @@ class LatentShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackShape:
-    """A stack of equal MoE layers."""
+    """A stack of equal MoE layers.
+
+    Raises ImpossibleRouting for a correction where nothing is chosen by scores.
+    """
 
     num_layers: int
     width: int
     """D."""
     intermediate: int
     """I, of each routed and each shared expert."""
-    selector: SelectorSettings
+    selector: Routing
     activation: Activation
     latent: LatentShape | None = None
     """None: experts work at the model's own width."""
@@ -42,10 +46,22 @@ class StackShape:
     corrected: bool = False
     """Whether the selector has a correction bias."""
 
+    def __post_init__(self) -> None:
+        by = self.selector.by if isinstance(self.selector, OnInputRouting) else self.selector
+        if self.corrected and isinstance(by, HashRouting | CustomRouting):
+            raise ImpossibleRouting(
+                f"a correction has no part in {type(by).__name__}, which does not choose by scores"
+            )
+
     @property
     def num_experts(self) -> int:
         """E."""
         return self.selector.num_experts
+
+    @property
+    def num_candidates(self) -> int:
+        """X, columns of the router's logits: E, and any zero experts."""
+        return self.selector.num_candidates
 
     @property
     def routed_width(self) -> int:

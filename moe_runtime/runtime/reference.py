@@ -1,6 +1,6 @@
 """What every output must equal: the stack in float64, without slots, tables or exchange.
 
-Axes    T tokens   L layers   E experts   D model width
+Axes    T tokens   L layers   E experts   X experts to choose from   D model width
         Z width of the routed part   I expert width   F = 2 I
 """
 
@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.contracts.gating import Choice
+from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import split_rows
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.mlp import compute_dense
 from moe_runtime.layer.parts import LayerWeights, rms_norm
-from moe_runtime.routing.selector import Choice, select
+from moe_runtime.routing.kinds import OnInputRouting
+from moe_runtime.routing.router import GatingPath, RouterInput, bind
 from moe_runtime.runtime.batch import ByGate, ByLogits
 from moe_runtime.runtime.model import Model
 
@@ -37,8 +40,10 @@ class _Experts:
 class DenseReference:
     """All logical experts of a model in one process.
 
-    It shares the selector and the activations with the runtime (those are held to values
-    computed by hand), and nothing else of what placement could break.
+    It shares the routers and the activations with the runtime (those are held to values
+    computed by hand; scores are always judged by the reference selector), and nothing else of
+    what placement could break. What becomes of a choice (weights on the input, zero experts) is
+    written out here a second time.
     """
 
     def __init__(self, model: Model) -> None:
@@ -50,37 +55,47 @@ class DenseReference:
             for layer in range(shape.num_layers)
         ]
 
-    def forward(self, x_TD: Tensor, router: ByGate | ByLogits) -> Tensor:
+    def forward(
+        self,
+        x_TD: Tensor,
+        router: ByGate | ByLogits,
+        token_ids: NoTokenIds | TokenIds = NO_TOKEN_IDS,
+    ) -> Tensor:
         """Return float64 [T, D] for tokens without padding."""
         x_TD = x_TD.to(torch.float64)
         for index, weights in enumerate(self._layers):
             normed_TD = rms_norm(x_TD)
             match router:
                 case ByGate():
-                    logits_TE = normed_TD @ weights.gate_ED.t()
+                    logits_TX = normed_TD @ weights.gate_XD.t()
                 case ByLogits(logits_LTE):
-                    logits_TE = logits_LTE[index].to(torch.float64)
-            x_TD = x_TD + self._layer(weights, self._experts[index], normed_TD, logits_TE)
+                    logits_TX = logits_LTE[index].to(torch.float64)
+            given = RouterInput(normed_TD, logits_TX, token_ids)
+            x_TD = x_TD + self._layer(weights, self._experts[index], given)
         return x_TD
 
-    def _layer(
-        self, weights: LayerWeights, experts: _Experts, x_TD: Tensor, logits_TE: Tensor
-    ) -> Tensor:
-        choice = select(
-            logits_TE,
-            self._shape.selector,
-            correction_E=weights.correction_E,
-            backend=CpuBackend(),
-        )
-        y_TD = weights.path.leave(self._routed(experts, weights.path.enter(x_TD), choice))
+    def _layer(self, weights: LayerWeights, experts: _Experts, given: RouterInput) -> Tensor:
+        router = bind(self._shape.selector, weights.router, path=GatingPath.REFERENCE)
+        choice = router.choose(given, CpuBackend())
+        y_TZ = self._routed(experts, weights.path.enter(given.x_TD), choice)
+        y_TD = weights.path.leave(y_TZ)
         for shared in weights.shared:
-            y_TD = y_TD + compute_dense(x_TD, shared.w13_FD, shared.w2_DI, self._shape.activation)
+            y_TD = y_TD + compute_dense(
+                given.x_TD, shared.w13_FD, shared.w2_DI, self._shape.activation
+            )
         return y_TD
 
     def _routed(self, experts: _Experts, x_TZ: Tensor, choice: Choice) -> Tensor:
         """Run every token through every expert, and weigh those not chosen with zero."""
-        weights_TE = x_TZ.new_zeros((x_TZ.shape[0], self._shape.num_experts))
-        weights_TE.scatter_(1, choice.experts.ids_TK, choice.weights_TK)
+        weights_TX = x_TZ.new_zeros((x_TZ.shape[0], self._shape.num_candidates))
+        weights_TX.scatter_(1, choice.experts.ids_TK, choice.weights_TK)
+        if isinstance(self._shape.selector, OnInputRouting):
+            x_TZ, weights_TX = x_TZ * weights_TX.sum(dim=1, keepdim=True), weights_TX.sign()
+        num_experts = self._shape.num_experts
+        kept_TZ = x_TZ * weights_TX[:, num_experts:].sum(dim=1, keepdim=True)
+        return kept_TZ + self._computed(experts, x_TZ, weights_TX[:, :num_experts])
+
+    def _computed(self, experts: _Experts, x_TZ: Tensor, weights_TE: Tensor) -> Tensor:
         sums = [x_TZ.new_empty((0, x_TZ.shape[1]))]
         for chunk_TZ, chunk_TE in zip(
             split_rows(x_TZ, _CHUNK), split_rows(weights_TE, _CHUNK), strict=True

@@ -1,6 +1,7 @@
 """Deterministic weights for demos and tests.
 
-Axes    E experts   D model width   Z width of the routed part   I expert width   F = 2 I
+Axes    X experts to choose from   D model width   Z width of the routed part
+        I expert width   F = 2 I
 
 Experts are drawn independently and scaled so that their outputs are several
 units large: a token computed by a wrong expert is off by more than one, far
@@ -24,6 +25,13 @@ from moe_runtime.layer.parts import (
     RoutedPath,
     SharedExpert,
 )
+from moe_runtime.routing.kinds import (
+    Corrected,
+    HashRouting,
+    HashTable,
+    OnInputRouting,
+    Uncorrected,
+)
 from moe_runtime.runtime.model import StackShape
 
 __all__ = ["SyntheticModel", "logical_weights"]
@@ -34,6 +42,7 @@ _NORMED_UP_GAIN = 16.0
 """After a norm the experts' own size is gone, so the projection up restores it."""
 _LAYER = 1 << 40
 """Beyond every expert number: keys the draws of what a layer has beside its experts."""
+_TABLE = _LAYER + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +53,11 @@ class SyntheticModel:
     seed: int = 0
 
     def layer(self, layer: int, dtype: torch.dtype) -> LayerWeights:
-        """Return gate, correction, latent projections and shared experts of a layer."""
+        """Return gate, router tensors, latent projections and shared experts of a layer."""
         shape = self.shape
         draw = np.random.default_rng((self.seed, layer, _LAYER))
-        gate_ED = _matrix(draw, shape.num_experts, shape.width, gain=2.0).to(dtype)
-        correction_E = _matrix(draw, 1, shape.num_experts, gain=0.1)[0].to(dtype)
+        gate_XD = _matrix(draw, shape.num_candidates, shape.width, gain=2.0).to(dtype)
+        correction_X = _matrix(draw, 1, shape.num_candidates, gain=0.1)[0].to(dtype)
         path = _path(draw, shape, dtype)
         shared = tuple(
             SharedExpert(
@@ -57,11 +66,22 @@ class SyntheticModel:
             )
             for _ in range(shape.num_shared)
         )
-        return LayerWeights(gate_ED, correction_E if shape.corrected else None, path, shared)
+        router = Corrected(correction_X) if shape.corrected else self._table(layer)
+        return LayerWeights(gate_XD, router, path, shared)
 
     def expert(self, layer: int, expert: int, dtype: torch.dtype) -> DenseWeights:
         """Return one logical expert, as stacks of one slot."""
         return logical_weights(self.shape, seed=self.seed, layer=layer, expert=expert, dtype=dtype)
+
+    def _table(self, layer: int) -> Uncorrected | HashTable:
+        """Return distinct experts at random for each token id, where the model has a table."""
+        selector = self.shape.selector
+        by = selector.by if isinstance(selector, OnInputRouting) else selector
+        if not isinstance(by, HashRouting):
+            return Uncorrected()
+        draw = np.random.default_rng((self.seed, layer, _TABLE))
+        rows = [draw.permutation(by.num_experts)[: by.top_k] for _ in range(by.vocabulary)]
+        return HashTable(from_array(np.stack(rows).astype(np.int32)))
 
 
 def logical_weights(

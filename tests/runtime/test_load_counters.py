@@ -68,7 +68,9 @@ def test_warm_up_and_profile_steps_compute_and_are_not_load(kind: StepKind) -> N
     runtime = alone(ExchangeMode.ALL_TO_ALL)
     real = runtime.forward(chosen(REAL, 5, Step(StepKind.REAL, Phase.PREFILL)))
     before = runtime.counters()
-    assert torch.equal(real, runtime.forward(chosen(REAL, 5, Step(kind, Phase.PREFILL))))
+    again = runtime.forward(chosen(REAL, 5, Step(kind, Phase.PREFILL)))
+    # A profile step spreads its tokens over all experts instead; what it returns is not used.
+    assert torch.equal(real, again) is (kind is StepKind.WARMUP)
     after = runtime.counters()
     assert (after.received_HLS == before.received_HLS).all()
     assert (after.sent_HLE == before.sent_HLE).all()

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.errors import ImpossibleRouting, ShapeMismatch
-from moe_runtime.routing.selector import Choice, Scoring, SelectorSettings, select
+from moe_runtime.contracts.gating import Choice, Scoring, SelectorSettings
+from moe_runtime.routing.selector import select
 
 SOFTMAX, SIGMOID = Scoring.SOFTMAX, Scoring.SIGMOID
 

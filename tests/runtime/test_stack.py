@@ -11,6 +11,7 @@ from torch import Tensor
 
 from moe_runtime.contracts.errors import BadTable, EmptySlotReached, ShapeMismatch
 from moe_runtime.layer.parts import Latent, NormedLatent
+from moe_runtime.routing.kinds import Corrected
 from moe_runtime.runtime import (
     EMPTY,
     Alone,
@@ -124,7 +125,7 @@ def test_the_reference_equals_the_formula_written_out() -> None:
     parts = model.layer(0, torch.float64)
     path = parts.path
     assert isinstance(path, NormedLatent)
-    assert parts.correction_E is not None
+    assert isinstance(parts.router, Corrected)
 
     def situ(gate_up: Tensor) -> Tensor:
         gate, up = gate_up[: shape.intermediate], gate_up[shape.intermediate :]
@@ -134,8 +135,8 @@ def test_the_reference_equals_the_formula_written_out() -> None:
     got = DenseReference(model).forward(x_TD, ByGate())
     for x_D, got_D in zip(x_TD, got, strict=True):
         normed_D = x_D / math.sqrt(float((x_D * x_D).mean()) + 1e-6)
-        scores_E = 1 / (1 + (-(parts.gate_ED @ normed_D)).exp())
-        chosen = torch.argsort(scores_E + parts.correction_E, descending=True)[:3]
+        scores_E = 1 / (1 + (-(parts.gate_XD @ normed_D)).exp())
+        chosen = torch.argsort(scores_E + parts.router.correction_X, descending=True)[:3]
         weights = 2.5 * scores_E[chosen] / scores_E[chosen].sum()
         latent_Z = path.down_ZD @ normed_D
         sum_Z = torch.zeros(12, dtype=torch.float64)
