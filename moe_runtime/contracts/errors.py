@@ -7,7 +7,6 @@
       MissingTokenIds       the model routes by token ids and the batch brings none
       TokenIdOutOfRange     a token id for which the model's routing table has no row
       BadChoice             something chose experts that no token can be sent to
-      CaptureUnavailable    captured ids that no router could have chosen
       ShapeMismatch         a tensor does not have the shape its place demands
       UnplacedExpert        a token chose an expert for which the table names no slot
       BadTable              a dispatch table names a slot that cannot serve the expert
@@ -26,7 +25,6 @@ __all__ = [
     "BadChoice",
     "BadInstall",
     "BadTable",
-    "CaptureUnavailable",
     "DummyStepWithTokens",
     "EmptySlotReached",
     "ExchangeFailed",
@@ -106,15 +104,6 @@ class BadChoice(MoeError):
     def __init__(self, who: str, *, reason: str) -> None:
         self.who = who
         super().__init__(f"{who} {reason}; the step cannot be computed and stops here")
-
-
-class CaptureUnavailable(MoeError):
-    """Captured ids that no router could have chosen."""
-
-    code = "capture_unavailable"
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"{reason}; they are not handed on as data")
 
 
 class ShapeMismatch(MoeError):
