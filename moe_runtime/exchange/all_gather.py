@@ -67,7 +67,9 @@ class AllGatherExchange:
 def _gather(peers: Peers, placed: Placed, view: StepView) -> Placed:
     """Return the placed tokens of all ranks, in order of rank."""
     parts = (placed.x_TZ, placed.slots.ids_TK, placed.weights_TK)
-    packed = torch.cat([part.contiguous().view(torch.uint8) for part in parts], dim=1)
+    # A column that was expanded has stride 0 and passes for contiguous; a clone has strides anew.
+    plain = [part.clone(memory_format=torch.contiguous_format) for part in parts]
+    packed = torch.cat([part.view(torch.uint8) for part in plain], dim=1)
     rows = peers.all_gather(packed, view.rows_N)
     widths = [part.shape[1] * part.element_size() for part in parts]
     x, slots, weights = (
