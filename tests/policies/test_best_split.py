@@ -51,7 +51,7 @@ def layers_with_heat(draw: st.DrawFn) -> tuple[Placement, np.ndarray[tuple[int, 
     return placement, np.array(heat) * unit
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(given_=layers_with_heat())
 def test_no_split_has_a_lower_peak(given_: tuple[Placement, np.ndarray[tuple[int, int]]]) -> None:
     placement, heat = given_

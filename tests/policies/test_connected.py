@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout
-from eplb_service.domain.moves import num_moves
 from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
 from eplb_service.domain.rules import violations
 from eplb_service.policies.connected import connected
@@ -64,6 +63,21 @@ def test_with_fewer_spare_slots_as_many_ranks_are_joined_as_can_be() -> None:
     assert (num_components(drawn) == 8 - 3).all()
 
 
+def test_a_connected_layer_is_repaired_with_a_few_moves() -> None:
+    layout = SlotLayout((9,) * 8)
+    flat = initial_placement(num_layers=6, num_experts=64, layout=layout)
+    heat = skewed(6, 64)
+    settled = connected(request_of(flat, heat))
+    changed = heat * np.random.default_rng(4).lognormal(0, 0.35, heat.shape)
+    assert best(changed, settled).max() > 1.02
+    repaired = connected(request_of(settled, changed))
+    assert best(changed, repaired).max() <= 1.02
+    assert 0 < (repaired.phy2log != settled.phy2log).sum() <= 40
+    assert not violations(repaired)
+    again = connected(request_of(repaired, changed))
+    assert (again.phy2log == repaired.phy2log).all()
+
+
 def test_what_shares_can_level_is_left_alone() -> None:
     layout = SlotLayout((9,) * 8)
     flat = initial_placement(num_layers=6, num_experts=64, layout=layout)
@@ -77,17 +91,18 @@ def test_what_shares_can_level_is_left_alone() -> None:
     assert (again.phy2log[kept] == settled.phy2log[kept]).all()
 
 
-def test_the_budget_buys_whole_layers_the_worst_first() -> None:
+def test_the_budget_packs_the_worst_layer_and_repairs_with_what_is_left() -> None:
     layout = SlotLayout((9,) * 8)
     flat = initial_placement(num_layers=2, num_experts=64, layout=layout)
     heat = skewed(2, 64)
     heat[1, :9] *= 5
     drawn = connected(request_of(flat, heat, max_moves=75))
-    assert (drawn.phy2log[0] == flat.phy2log[0]).all()
-    assert 0 < num_moves(flat, drawn) <= 75
+    changed = (drawn.phy2log != flat.phy2log).sum(axis=1).tolist()
+    assert changed[1] > 50
+    assert changed[0] <= 75 - changed[1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32), slots=st.lists(st.integers(1, 5), min_size=1, max_size=6))
 def test_no_layer_gets_worse_under_its_best_split(seed: int, slots: list[int]) -> None:
     rng = Random(seed)
