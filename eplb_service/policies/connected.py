@@ -18,9 +18,9 @@ from eplb_service.policies.replicas import IndexArray, num_components
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned, row_of
 
-ACT_ABOVE = 2.0
+ACT_ABOVE = 2.25
 """In tolerances: the excess of a layer under its best split from which it is worth moves."""
-REPAIR_TO = 1.5
+REPAIR_TO = 1.75
 """In tolerances: the excess at which repairing stops, below the other so that it rests."""
 FAR_APART = 2
 """Components of the replica graph beyond the fewest possible, from which a layer is packed."""
