@@ -12,6 +12,7 @@ ALONE := deploy/lo-only
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
+PLACEMENT_MODULE := benchmarks.placement
 
 # What the fast gate leaves out, and what no machine without the hardware or the engine can run.
 HARDWARE := npu_hardware or vllm
@@ -21,7 +22,7 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
-        gen proto-baseline clean
+        bench-placement gen proto-baseline clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -31,6 +32,7 @@ help:
 	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
 	@echo "make test            everything: the gate's static part, then all tests"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
+	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
@@ -77,6 +79,11 @@ ctl: $(STAMP)
 bench: $(STAMP)
 	@mkdir -p build
 	$(PY) -m $(BENCH_MODULE) $(ARGS)
+
+# One thread for every policy, so that their times compare.
+bench-placement: $(STAMP)
+	@mkdir -p build
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m $(PLACEMENT_MODULE) $(ARGS)
 
 # --- check --------------------------------------------------------------------------------------
 

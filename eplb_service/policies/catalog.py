@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from eplb_service.domain.errors import InvalidSettings, UnknownPolicy
+from eplb_service.policies.connected import connected
 from eplb_service.policies.hierarchical import hierarchical, misfit
 from eplb_service.policies.incremental import incremental
 from eplb_service.policies.packing import packing
@@ -27,6 +28,7 @@ POLICIES = (
     Listed("packing", packing, needs_heat=True, about="pack all ranks anew"),
     Listed("hierarchical", hierarchical, needs_heat=True, about="pack groups to nodes, then ranks"),
     Listed("incremental", incremental, needs_heat=True, about="few moves, worst layers first"),
+    Listed("connected", connected, needs_heat=True, about="join ranks, for shares that are set"),
     Listed("random", random, needs_heat=False, about="a random sound placement, for tests"),
 )
 _BY_NAME = {listed.name: listed for listed in POLICIES}

@@ -118,11 +118,11 @@ def place(
             ranks[rank].append(expert)
             if len(ranks[rank]) < sizes[rank]:
                 heapq.heappush(lightest, (load + tokens[expert] / granted[expert], rank))
-    _fill(ranks, tokens, granted, sizes)
+    fill(ranks, tokens, granted, sizes)
     return ranks
 
 
-def _fill(
+def fill(
     ranks: list[list[int]], tokens: Sequence[float], granted: list[int], sizes: Sequence[int]
 ) -> None:
     """Fill slots left over with the hottest experts that their rank lacks."""

@@ -1,0 +1,141 @@
+"""Policies side by side: balance on a window and on the next against the weights moved.
+
+Each policy starts from the flat layout and plans every window from its own placement of the
+one before. Means are over layers, seeds and the windows after the first. Lists are separated
+by commas. Times are of one thread only where the numeric library is told so.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.placement.counts_file import counts_of_file
+from benchmarks.placement.report import table, write
+from benchmarks.placement.runs import Load, Value, as_record, run, unfit
+from benchmarks.placement.scenarios import Scenario, windows
+from benchmarks.placement.shapes import SHAPES, Shape
+from eplb_service.domain.errors import EplbError, InvalidSettings
+from eplb_service.policies.catalog import POLICIES, policy_named
+
+__all__ = ["main"]
+
+SCENARIOS = {scenario.name.lower(): scenario for scenario in Scenario}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    scenarios: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    seeds: tuple[int, ...]
+    num_windows: int | None
+    policies: tuple[str, ...]
+    counts: Path | None
+    json: Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is asked for; return 1 where a placement was invalid, 2 where it makes no sense."""
+    try:
+        asked = _asked(_parser().parse_args(arguments))
+        records = list(_records(asked))
+    except EplbError as refused:
+        print(f"{refused.code}: {refused}", file=sys.stderr)
+        return 2
+    print(table(records))
+    write(records, asked.json)
+    print(f"\n{len(records)} rows written to {asked.json}")
+    return 0 if all(record["valid"] for record in records) else 1
+
+
+def _records(asked: Asked) -> Iterator[dict[str, Value]]:
+    for load in _loads(asked):
+        for policy in asked.policies:
+            reason = unfit(load.shape, policy)
+            if reason:
+                print(f"{policy} left out on {load.shape.name}: {reason}", file=sys.stderr)
+                continue
+            for row in run(load, policy):
+                yield as_record(row)
+
+
+def _loads(asked: Asked) -> Iterator[Load]:
+    for shape in asked.shapes:
+        for seed in asked.seeds:
+            if asked.counts is not None:
+                yield _load_of_file(asked, asked.counts, shape, seed)
+                continue
+            for name in asked.scenarios:
+                count = asked.num_windows or shape.num_windows
+                drawn = windows(SCENARIOS[name], shape, seed=seed, num_windows=count)
+                yield Load(shape, name, seed, [stages.sum(axis=0) for stages in drawn])
+
+
+def _load_of_file(asked: Asked, path: Path, shape: Shape, seed: int) -> Load:
+    """The file's windows in order, and from the first again where more are asked for."""
+    found = counts_of_file(path)
+    count = asked.num_windows or len(found)
+    own = replace(shape, num_layers=found[0].shape[0], num_experts=found[0].shape[1])
+    return Load(own, path.stem, seed, [found[n % len(found)] for n in range(count)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
+    names = ", ".join(SCENARIOS)
+    policies = ",".join(listed.name for listed in POLICIES)
+    parser.add_argument("--scenario", type=_list(str), default=("drift",), help=names)
+    parser.add_argument("--shape", type=_list(str), default=("dsv3-ep32",), help=", ".join(SHAPES))
+    parser.add_argument("--seeds", type=_list(int), default=(0,), help="default: 0")
+    parser.add_argument("--windows", type=int, help="default: 9, 5 for K3, all of a counts file")
+    parser.add_argument(
+        "--policy", type=_list(str), default=_list(str)(policies), help=f"default: {policies}"
+    )
+    parser.add_argument(
+        "--counts", type=Path, help=".npz of windows [L, E] or [T, L, E]; in place of a scenario"
+    )
+    for name in ("slots", "ranks", "nodes", "groups"):
+        parser.add_argument(f"--{name}", type=int, help=f"{name}, in place of the shape's")
+    parser.add_argument(
+        "--json", type=Path, default=Path("build/bench-placement.json"), help="file of all rows"
+    )
+    return parser
+
+
+def _list(kind: Callable[[str], str] | Callable[[str], int]) -> Callable[[str], tuple[object, ...]]:
+    return lambda text: tuple(kind(part.strip()) for part in text.split(","))
+
+
+def _asked(given: argparse.Namespace) -> Asked:
+    """Check what was given; raises InvalidSettings or UnknownPolicy."""
+    for name in given.policy:
+        policy_named(name)
+    for known, names in ((SCENARIOS, given.scenario), (SHAPES, given.shape)):
+        if missing := [name for name in names if name not in known]:
+            raise InvalidSettings(f"there is no {missing[0]!r}; there are: {', '.join(known)}")
+    if given.windows is not None and given.windows < 1:
+        raise InvalidSettings(f"{given.windows} windows; expected one or more")
+    given_sizes = {
+        "num_slots": given.slots,
+        "num_ranks": given.ranks,
+        "num_nodes": given.nodes,
+        "num_groups": given.groups,
+    }
+    sizes: dict[str, int] = {name: size for name, size in given_sizes.items() if size is not None}
+    shapes = tuple(_resized(SHAPES[name], sizes) for name in given.shape)
+    return Asked(
+        given.scenario, shapes, given.seeds, given.windows, given.policy, given.counts, given.json
+    )
+
+
+def _resized(shape: Shape, sizes: dict[str, int]) -> Shape:
+    if not sizes:
+        return shape
+    resized = replace(shape, **sizes)
+    return replace(resized, name=f"{shape.name}:p{resized.num_slots}r{resized.num_ranks}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

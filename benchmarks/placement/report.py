@@ -1,0 +1,58 @@
+"""The rows for machines, and a table of their means for people."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.placement.runs import Value
+
+__all__ = ["table", "write"]
+
+Record = dict[str, Value]
+
+COLUMNS = (
+    ("even", "imbalance_even", ".4f"),
+    ("shares", "imbalance_shares", ".4f"),
+    ("maps", "imbalance_maps", ".4f"),
+    ("next even", "next_even", ".4f"),
+    ("stale", "next_shares_stale", ".4f"),
+    ("fresh", "next_shares_fresh", ".4f"),
+    ("maps fresh", "next_maps_fresh", ".4f"),
+    ("moves", "moves", ",.0f"),
+    ("inter-node", "inter_node_moves", ",.0f"),
+    ("incoming", "max_incoming", ".2f"),
+    ("components", "components", ".1f"),
+    ("own node", "own_node", ".3f"),
+    ("ms", "ms", ",.0f"),
+    ("x ref", "ms_over_reference", ".1f"),
+)
+
+
+def table(records: Sequence[Record]) -> str:
+    """Return a Markdown table: means over seeds and the windows after the first.
+
+    `first` are the moves of window 0, which starts from the flat layout.
+    """
+    heads = ["shape", "scenario", "policy", *(head for head, _, _ in COLUMNS), "first", "valid"]
+    lines = [heads, ["---"] * 3 + ["--:"] * (len(heads) - 3)]
+    keys = dict.fromkeys((r["shape"], r["scenario"], r["policy"]) for r in records)
+    for key in keys:
+        own = [r for r in records if (r["shape"], r["scenario"], r["policy"]) == key]
+        first = [r for r in own if r["window"] == 0]
+        later = [r for r in own if r["window"] != 0]
+        cells = [_mean(later or first, name, form) for _, name, form in COLUMNS]
+        wrong = sum(not r["valid"] for r in own)
+        validity = f"{wrong} INVALID" if wrong else "all"
+        lines.append([*map(str, key), *cells, _mean(first, "moves", ",.0f"), validity])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _mean(records: Sequence[Record], name: str, form: str) -> str:
+    values = [v for r in records if isinstance(v := r[name], int | float)]
+    return format(sum(values) / len(values), form) if values else "-"
+
+
+def write(records: Sequence[Record], path: Path) -> None:
+    """Write the rows as a JSON list."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,118 @@
+"""A connected plan is made for shares: it joins the ranks, and stays when shares are enough."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eplb_service.domain.ids import FloatArray
+from eplb_service.domain.layout import SlotLayout
+from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
+from eplb_service.domain.rules import violations
+from eplb_service.policies.connected import connected
+from eplb_service.policies.joining import join
+from eplb_service.policies.replicas import num_components
+from eplb_service.policies.request import PolicyRequest, even_split
+from eplb_service.policies.split import exact_split, split_imbalance
+from tests.planning.placements import random_placement
+
+
+def request_of(
+    placement: Placement, heat: FloatArray, *, max_moves: int | None = None
+) -> PolicyRequest:
+    return PolicyRequest(
+        heat=heat,
+        placement=placement,
+        split=even_split(placement.layout.num_ranks),
+        layers=tuple(range(placement.num_layers)),
+        max_moves=max_moves,
+    )
+
+
+def best(heat: FloatArray, placement: Placement) -> FloatArray:
+    return split_imbalance(heat, placement, exact_split(heat, placement))
+
+
+def skewed(num_layers: int, num_experts: int, *, seed: int = 0) -> FloatArray:
+    return 1e4 * np.random.default_rng(seed).lognormal(0, 0.8, (num_layers, num_experts))
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "slots", "num_ranks"),
+    [(64, 9, 8), (64, 10, 8), (57, 8, 8), (10, 4, 4), (29, 4, 10), (128, 10, 16)],
+)
+def test_one_spare_slot_per_rank_less_one_joins_all_ranks(
+    num_experts: int, slots: int, num_ranks: int
+) -> None:
+    layout = SlotLayout((slots,) * num_ranks)
+    flat = initial_placement(num_layers=6, num_experts=num_experts, layout=layout)
+    heat = skewed(6, num_experts)
+    rows = join(heat, np.full((6, num_ranks), slots))
+    drawn = placement_from_ranks(rows, num_experts=num_experts)
+    assert layout.num_slots - num_experts >= num_ranks - 1
+    assert not violations(drawn)
+    assert (num_components(drawn) == 1).all()
+    assert best(heat, drawn).mean() < best(heat, flat).mean()
+
+
+def test_with_fewer_spare_slots_as_many_ranks_are_joined_as_can_be() -> None:
+    heat = skewed(5, 61)
+    drawn = placement_from_ranks(join(heat, np.full((5, 8), 8)), num_experts=61)
+    assert (num_components(drawn) == 8 - 3).all()
+
+
+def test_a_connected_layer_is_repaired_with_a_few_moves() -> None:
+    layout = SlotLayout((9,) * 8)
+    flat = initial_placement(num_layers=6, num_experts=64, layout=layout)
+    heat = skewed(6, 64)
+    settled = connected(request_of(flat, heat))
+    changed = heat * np.random.default_rng(4).lognormal(0, 0.35, heat.shape)
+    assert best(changed, settled).max() > 1.03
+    repaired = connected(request_of(settled, changed))
+    assert best(changed, repaired).max() <= 1.0225
+    assert 0 < (repaired.phy2log != settled.phy2log).sum() <= 40
+    assert not violations(repaired)
+    again = connected(request_of(repaired, changed))
+    assert (again.phy2log == repaired.phy2log).all()
+
+
+def test_what_shares_can_level_is_left_alone() -> None:
+    layout = SlotLayout((9,) * 8)
+    flat = initial_placement(num_layers=6, num_experts=64, layout=layout)
+    heat = skewed(6, 64)
+    settled = connected(request_of(flat, heat))
+    assert (best(heat, settled) <= 1.01).all()
+    noisy = heat * np.random.default_rng(1).uniform(0.97, 1.03, heat.shape)
+    kept = best(noisy, settled) <= 1.01
+    assert kept.any()
+    again = connected(request_of(settled, noisy))
+    assert (again.phy2log[kept] == settled.phy2log[kept]).all()
+
+
+def test_the_budget_packs_the_worst_layer_and_repairs_with_what_is_left() -> None:
+    layout = SlotLayout((9,) * 8)
+    flat = initial_placement(num_layers=2, num_experts=64, layout=layout)
+    heat = skewed(2, 64)
+    heat[1, :9] *= 5
+    drawn = connected(request_of(flat, heat, max_moves=75))
+    changed = (drawn.phy2log != flat.phy2log).sum(axis=1).tolist()
+    assert changed[1] > 50
+    assert changed[0] <= 75 - changed[1]
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32), slots=st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_no_layer_gets_worse_under_its_best_split(seed: int, slots: list[int]) -> None:
+    rng = Random(seed)
+    num_experts = rng.randint(1, sum(slots))
+    placement = random_placement(rng, num_layers=3, num_experts=num_experts, slots_per_rank=slots)
+    heat = np.array([[rng.choice([0, 1, 9, 400]) for _ in range(num_experts)] for _ in range(3)])
+    heat = heat.astype(np.float64)
+    drawn = connected(request_of(placement, heat))
+    assert not violations(drawn)
+    before, after = np.nan_to_num(best(heat, placement)), np.nan_to_num(best(heat, drawn))
+    assert (after <= before + 1e-6).all()
+    silent = heat.sum(axis=1) == 0
+    assert (drawn.phy2log[silent] == placement.phy2log[silent]).all()
