@@ -10,7 +10,8 @@ from benchmarks.demo.ledger import NOT_TOLD, FloatArray, IntArray
 
 __all__ = [
     "imbalance",
-    "late_steps",
+    "is_late",
+    "missed_steps",
     "num_checked",
     "num_wrong",
     "slowest_steps",
@@ -43,13 +44,22 @@ def step_seconds(seconds_NT: FloatArray) -> FloatArray:
     return seconds_NT.max(axis=0)
 
 
-def late_steps(late_s_NT: FloatArray, *, median_step_s: float) -> int:
-    """Count steps that some rank began later than five median steps after their slot.
+def is_late(late_s_NT: FloatArray, *, median_step_s: float) -> BoolArray:
+    """[T] whether some rank began the step later than five median steps after its slot."""
+    return late_s_NT.max(axis=0) > _PATIENCE * median_step_s
 
-    >>> late_steps(np.array([[0.0, 0.6], [0.0, 0.1]]), median_step_s=0.1)
+
+def missed_steps(is_late_T: BoolArray, *, late_alone: int, num_shared: int) -> int:
+    """Count late steps, less those of a run without the control plane over the same steps.
+
+    The last `num_shared` steps are those that the other run served too; what was late before
+    them counts whole.
+
+    >>> missed_steps(np.array([True, False, True, True]), late_alone=5, num_shared=2)
     1
     """
-    return int((late_s_NT.max(axis=0) > _PATIENCE * median_step_s).sum())
+    split = len(is_late_T) - num_shared
+    return int(is_late_T[:split].sum()) + max(0, int(is_late_T[split:].sum()) - late_alone)
 
 
 def num_checked(error_NT: FloatArray) -> int:

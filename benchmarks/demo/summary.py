@@ -50,8 +50,10 @@ class Outputs:
     steps: int
     steps_checked: int
     steps_wrong: int
+    steps_late: int
+    """Steps that began more than five median steps after their slot."""
     steps_missed: int
-    """Beyond those of the paired run."""
+    """Late steps, less those of the paired run over the steps that both served."""
     largest_error: float
     median_step_s: float
 
@@ -126,13 +128,13 @@ def summarise(
     seconds_T = measures.step_seconds(run.seconds_NT)
     migrating_T = run.is_migrating_NT.max(axis=0)
     slow, calm = measures.slowest_steps(seconds_T, migrating_T)
-    alone = _outputs(paired, steps_missed_alone=0)
+    alone = _outputs(paired, late_alone=0, num_shared=0)
     return Summary(
         balance=Balance(
             before=tuple(measures.imbalance(paired.load_NTL[:, -LAST:]).tolist()),
             after=tuple(measures.imbalance(run.load_NTL[:, -LAST:]).tolist()),
         ),
-        outputs=_outputs(run, steps_missed_alone=alone.steps_missed),
+        outputs=_outputs(run, late_alone=alone.steps_late, num_shared=paired.num_served),
         paired=alone,
         migration=Migration(
             plans_settled=sum(plan.phase == "done" for plan in plans),
@@ -147,14 +149,15 @@ def summarise(
     )
 
 
-def _outputs(ledger: Ledger, *, steps_missed_alone: int) -> Outputs:
+def _outputs(ledger: Ledger, *, late_alone: int, num_shared: int) -> Outputs:
     median_s = float(np.median(measures.step_seconds(ledger.seconds_NT)))
-    missed = measures.late_steps(ledger.late_s_NT, median_step_s=median_s)
+    late_T = measures.is_late(ledger.late_s_NT, median_step_s=median_s)
     return Outputs(
         steps=ledger.num_served,
         steps_checked=measures.num_checked(ledger.error_NT),
         steps_wrong=measures.num_wrong(ledger.error_NT, tolerance=TOLERANCE),
-        steps_missed=max(0, missed - steps_missed_alone),
+        steps_late=int(late_T.sum()),
+        steps_missed=measures.missed_steps(late_T, late_alone=late_alone, num_shared=num_shared),
         largest_error=float(ledger.error_NT.max()),
         median_step_s=median_s,
     )

@@ -56,7 +56,7 @@ def measure() -> list[Figure]:
         figures += _figures(load, "incremental", changed, imbalance_at_most=changed.before)
         name, moves = f"{load.name} incremental", changed.moves / packing.moves
         figures += [
-            Figure(f"{name}, moves over packing's", moves, "", 0.5),
+            Figure(f"{name}, moves over packing's", moves, "", 1.0),
             Figure(f"{name}, time over packing's", changed.seconds / packing.seconds, "", 2.0),
         ]
     return figures

@@ -21,6 +21,8 @@ from eplb_service.server.admin_wire.requests import encode_act, encode_spec
 from eplb_service.server.admin_wire.status import decode_status
 
 POLL_S = 0.5
+STATES = frozenset({"freeze", "halt", "cooldown"})
+"""Gates that refuse because of the state and not because of the plan."""
 UNDER_WAY = ("drafted", "admitted", "running")
 STOPPED_SHORT = ("stopped", "rejected", "expired")
 
@@ -131,7 +133,9 @@ def carried_out(
     plan_id = answer.plan.plan_id
     if answer.phase == "rejected" or answer.verdict.answer is plans.Answer.NO:
         why = f"plan {plan_id} was judged no by {objections(answer.verdict)}; nothing was changed"
-        return Answer(shown.text, shown.tree, Exit.FAILED, f"refused: {why}")
+        says_no = {f.gate for f in answer.verdict.findings if f.answer is plans.Answer.NO}
+        end = Exit.REFUSED if says_no & STATES else Exit.FAILED
+        return Answer(shown.text, shown.tree, end, f"refused: {why}")
     if not args.wait:
         return shown
     request = pb.GetRunRequest(deployment=options.deployment, plan_id=plan_id)

@@ -9,7 +9,7 @@ from eplb_service.cli.files import read_text
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, plain
 from eplb_service.cli.words import count, table
-from eplb_service.domain.errors import EplbError
+from eplb_service.domain.errors import EplbError, InvalidMapFile
 from eplb_service.domain.map_file import MapFile, parse_map, placement_of
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import Violation, violations
@@ -24,6 +24,7 @@ def validate(client: Client, options: Options, args: Namespace) -> Answer:
     try:
         found = parse_map(read_text(path))
         num_experts: int = args.experts or _highest(found) + 1
+        _require_room(found, num_experts)
         placement = placement_of(found, model_layers=found.layer_ids, num_experts=num_experts)
     except EplbError as error:
         raise invalid(f"{path}: {error}") from error
@@ -37,6 +38,16 @@ def validate(client: Client, options: Options, args: Namespace) -> Answer:
         shown += f"\nand {len(broken) - MAX_SHOWN} more; -o json lists all"
     complaint = f"invalid: {path} is not sound in {count(len(broken), 'place')}; it is untouched"
     return Answer(shown, facts, Exit.INVALID, complaint)
+
+
+def _require_room(found: MapFile, num_experts: int) -> None:
+    """Raise InvalidMapFile where some expert must be missing, before tables are made for all."""
+    num_slots = max(sum(len(rank) for rank in ranks) for _, ranks in found.layers)
+    if num_experts > num_slots:
+        raise InvalidMapFile(
+            f"{num_experts} experts (0 to {num_experts - 1}) do not fit {num_slots} slots; "
+            "expected a slot for every expert"
+        )
 
 
 def _highest(found: MapFile) -> int:

@@ -7,6 +7,7 @@ plugs the rooms together; nothing below reads this tree.
 from typing import Annotated, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     Field,
     NonNegativeFloat,
@@ -16,8 +17,10 @@ from pydantic import (
     model_validator,
 )
 
+from eplb_service.domain.errors import UnknownPolicy
 from eplb_service.domain.report import Phase
 from eplb_service.gates.settings import GateSettings as GateThresholds
+from eplb_service.policies.catalog import policy_named
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -25,7 +28,14 @@ AtLeastOne = Annotated[float, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
-class ServerSettings(BaseModel, frozen=True, extra="forbid"):
+def _known_policy(name: str) -> str:
+    try:
+        return policy_named(name).name
+    except UnknownPolicy as unknown:
+        raise ValueError(str(unknown)) from unknown
+
+
+class ServerSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Where ranks, operators and Prometheus find the controller."""
 
     host: Name = "127.0.0.1"
@@ -38,7 +48,7 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid"):
     """0 takes any free port."""
 
 
-class StoreSettings(BaseModel, frozen=True, extra="forbid"):
+class StoreSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Where the controller remembers."""
 
     url: Name = "sqlite:eplb.db"
@@ -47,12 +57,12 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid"):
     """Seconds after which a call to the store is given up, with nothing written."""
 
 
-class PlanningSettings(BaseModel, frozen=True, extra="forbid"):
+class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When and how plans are drawn."""
 
     is_automatic: bool = True
     """Whether plans are drawn without being asked for; operators can always ask."""
-    policy: Name = "incremental"
+    policy: Annotated[Name, AfterValidator(_known_policy)] = "incremental"
     """Policy of plans that name none."""
     interval_s: PositiveFloat = 30.0
     """Seconds between two automatic plans of a deployment."""
@@ -62,7 +72,7 @@ class PlanningSettings(BaseModel, frozen=True, extra="forbid"):
     """Balance for prefill or decode steps alone; null: for both together."""
 
 
-class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
+class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How much one plan may move. Operators may change these while the service runs."""
 
     max_moves: PositiveInt = 512
@@ -76,7 +86,7 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid"):
 _GATES = GateThresholds()
 
 
-class GateSettings(BaseModel, frozen=True, extra="forbid"):
+class GateSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When a plan is due and when it is worth its price; defaults are the gates' own.
 
     Operators may change these while the service runs.
@@ -100,7 +110,7 @@ class GateSettings(BaseModel, frozen=True, extra="forbid"):
     """Steps within which a plan must win back the time that it costs."""
 
 
-class WindowSettings(BaseModel, frozen=True, extra="forbid"):
+class WindowSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How ranks report load, and how much of it a plan looks at."""
 
     report_every_steps: PositiveInt = 10
@@ -122,7 +132,7 @@ class WindowSettings(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
-class ProtocolSettings(BaseModel, frozen=True, extra="forbid"):
+class ProtocolSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Patience during a migration."""
 
     agree_every: PositiveInt = 4
@@ -135,7 +145,7 @@ class ProtocolSettings(BaseModel, frozen=True, extra="forbid"):
     """Steps from spending an epoch to its expiry, besides one agreement per transfer round."""
 
 
-class RegistrationSettings(BaseModel, frozen=True, extra="forbid"):
+class RegistrationSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What ranks must bring to be taken in."""
 
     num_redundant: NonNegativeInt | None = None

@@ -69,6 +69,17 @@ def test_a_file_that_is_no_map_is_refused_by_name(
     assert says in ran.err
 
 
+def test_more_experts_than_slots_are_refused_before_anything_is_made_for_them(
+    ctl: Ctl, file: Path
+) -> None:
+    ran = ctl("map", "validate", str(file), "--experts", "9999999999")
+    assert ran.code == 2
+    assert "do not fit 6 slots" in ran.err
+    file.write_text(format_map(SOUND, (3, 7)).replace(f"{' ' * 20}3", f"{' ' * 20}2000000000"))
+    assert "2000000000" in file.read_text()
+    assert ctl("map", "validate", str(file)).code == 2
+
+
 def test_no_controller_is_needed(ctl: Ctl, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPLB_ENDPOINT", "127.0.0.1:1")
     assert ctl("map", "validate", str(file)).code == 0

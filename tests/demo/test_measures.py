@@ -49,13 +49,13 @@ def test_imbalance_without_load_is_unknown() -> None:
 
 def test_a_step_is_late_when_one_rank_is_and_only_beyond_five_median_steps() -> None:
     late_s_NT = np.array([[0.5, 0.51, 0.0], [0.0, 0.0, 0.6]])
-    assert measures.late_steps(late_s_NT, median_step_s=0.1) == 2
+    assert measures.is_late(late_s_NT, median_step_s=0.1).sum() == 2
 
 
 def test_a_step_that_was_never_told_is_late_and_unchecked() -> None:
     ledger = Ledger(num_ranks=1, first_step=0, num_steps=2, num_layers=1)
     ledger.add(Progress(0, (record(0),), (Checked(0, 0.0),)))
-    assert measures.late_steps(ledger.late_s_NT, median_step_s=0.1) == 1
+    assert measures.is_late(ledger.late_s_NT, median_step_s=0.1).sum() == 1
     assert measures.num_checked(ledger.error_NT) == 1
     assert (ledger.num_served, ledger.is_complete) == (1, False)
 
@@ -170,3 +170,12 @@ def test_the_schedule_fits_the_machine_and_the_two_minutes(
     assert schedule.interval_s == pytest.approx(interval_s)
     assert schedule.domains == asked.domains[-num_domains:]
     assert schedule.num_steps * schedule.interval_s <= 66
+
+
+def test_a_slow_comparison_hides_nothing_that_was_late_before_its_own_steps() -> None:
+    early = [record(step, late_s=0.9 * (step < 2)) for step in range(6)]
+    alone = Ledger(num_ranks=1, first_step=4, num_steps=2, num_layers=1)
+    steps = tuple(record(step, late_s=0.9) for step in (4, 5))
+    alone.add(Progress(0, steps, tuple(Checked(step, 0.0) for step in (4, 5))))
+    found = summarise(run=ledger_of(early), paired=alone, plans=[PLAN], bytes_per_expert=8).outputs
+    assert (found.steps_late, found.steps_missed) == (2, 2)

@@ -53,11 +53,15 @@ class Case:
 
 def through(mode: Mode, case: Case, peers: Peers) -> Tensor:
     """Return what one rank gets when each slot only multiplies its rows."""
+    return through_as(mode, case, peers, placed(case.sent_N[peers.rank], case.top_k))
+
+
+def through_as(mode: Mode, case: Case, peers: Peers, sent: Placed) -> Tensor:
+    """Likewise, for tensors that are given as they are."""
     exchange = mode(peers, case.layout, CpuBackend())
-    sent = case.sent_N[peers.rank]
     kind = StepKind.REAL if len(sent.x_TZ) else StepKind.DUMMY
     view = announce(peers, Step(kind, Phase.DECODE), num_rows=len(sent.x_TZ))
-    arrived = exchange.dispatch(placed(sent, case.top_k), view)
+    arrived = exchange.dispatch(sent, view)
     base, counts = case.layout.base(peers.rank), arrived.counts.counts_S
     own = torch.tensor(case.factors_P)[base : base + len(counts)]
     rows = arrived.rows_MZ * torch.repeat_interleave(own, counts)[:, None]
@@ -163,3 +167,17 @@ def test_the_announcement_tells_every_rank_what_all_bring() -> None:
     assert [view.rows_N for view in views] == [(4, 0)] * 2
     assert [view.steps_N for view in views] == [tuple(steps)] * 2
     assert [view.own for view in views] == steps
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_column_that_was_expanded_travels_like_any_other(mode: Mode) -> None:
+    sent = Sent(torch.ones(3, 2), [[0], [0], [0]], [[2.0]] * 3)
+    case = Case(SlotLayout((1, 1)), (1.0, 1.0), (sent, sent))
+    ids = torch.zeros(3, dtype=torch.int64).as_strided((3, 1), (1, 0))
+    weights = torch.full((3, 1), 2.0).as_strided((3, 1), (1, 0))
+
+    def serve(peers: Peers) -> Tensor:
+        return through_as(mode, case, peers, Placed(sent.x_TZ, PhysicalIds(ids), weights))
+
+    for out in run_threads(serve, num_ranks=2):
+        assert (out == 2.0).all()

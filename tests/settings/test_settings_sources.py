@@ -125,3 +125,19 @@ def test_every_setting_is_explained() -> None:
 def test_an_interval_holds_whole_reports(tmp_path: Path) -> None:
     text = refusal(written(tmp_path, "window: {interval_steps: 50, report_every_steps: 20}"))
     assert "must be a multiple of report_every_steps, 20, but is 50" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("planning: {policy: nonsense}", "incremental"),
+        ("gates: {trigger_imbalance: .inf}", "finite"),
+        ("store: {deadline_s: .inf}", "finite"),
+        ("gates: {cooldown_s: .nan}", "finite"),
+    ],
+)
+def test_a_value_that_could_never_work_is_refused_at_the_start(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(InvalidSettings, match=said):
+        load_settings(written(tmp_path, text))
