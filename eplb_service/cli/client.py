@@ -73,8 +73,8 @@ class Client:
     def act(self, method: Method[Request, Response], request: Request, request_id: str) -> Response:
         """Call a method that changes something; if no answer comes, say how to ask again."""
         again = (
-            "whether it acted is not known; ask again with "
-            f"--request-id {request_id}, the same id acts once"
+            f"whether it acted is not known; ask again with --request-id {request_id}, the same "
+            "id acts once unless the controller restarted: then look at `eplbctl history` first"
         )
         return self._call(method, request, on_silence=again)
 

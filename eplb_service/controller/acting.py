@@ -54,7 +54,8 @@ class PlanVerbs:
             kept = self._drawer.judged_again(deployment, deployment.book.find(plan_id))
             if kept.verdict.answer is Answer.NO:
                 raise _rejected(kept)
-            await self._drawer.start(deployment, kept)
+            applied = replace(kept.plan, reason=f"{kept.plan.reason}; applied: {why(act)}")
+            await self._drawer.start(deployment, replace(kept, plan=applied))
             return run_view(deployment, deployment.book.find(plan_id))
 
         return await _once(deployment, act, f"apply {plan_id}", work)

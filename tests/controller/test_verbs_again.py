@@ -72,3 +72,14 @@ async def test_a_halt_is_not_resumed_while_a_rank_would_not_hear_of_it() -> None
         await o.links[0].closed()
         with pytest.raises(NotReady, match=r"ranks \[0\] are not connected"):
             await o.controller.acts.resume(act(), 1)
+
+
+async def test_history_says_who_applied_a_plan_and_why() -> None:
+    async with office() as o:
+        await ready(o)
+        plan = await o.controller.operators.plan(ANY)
+        assert isinstance(plan, PlanView)
+        await o.controller.acts.apply(act(reason="hot shard"), plan.plan.plan_id)
+        await o.settle()
+        view = await o.controller.operators.history("", 50)
+        assert any("applied: hot shard (tester)" in entry.text for entry in view.entries)
