@@ -1,6 +1,6 @@
 """The small vector that ranks reduce before every `agree_every`-th step.
 
-Each rank casts a Ballot; one elementwise-minimum all-reduce over its packed form
+Each rank casts a Ballot; one elementwise minimum of all packed forms
 gives every rank the same Agreement. Maxima travel as minima of negated values, so
 one collective is enough. The result is the same everywhere, so it may decide.
 """
