@@ -8,6 +8,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
+from moe_runtime.contracts.errors import UnreadableRows
+from moe_runtime.contracts.rows import PlainRows, QuantisedRows
 from moe_runtime.contracts.stages import Computed, Dispatched
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.activations import Activation
@@ -24,8 +26,13 @@ def compute_grouped(
     activation: Activation,
     backend: Backend,
 ) -> Computed[C]:
-    """Run every row through the expert of its slot."""
-    gate_up_MF = backend.grouped_matmul(dispatched.rows_MZ, weights.w13_SFZ, dispatched.counts)
+    """Run every row through the expert of its slot; raises UnreadableRows for quantised ones."""
+    match dispatched.rows:
+        case PlainRows(rows_MZ):
+            pass
+        case QuantisedRows(values_MW, _):
+            raise UnreadableRows(f"quantised to {values_MW.dtype}", weights="unquantised")
+    gate_up_MF = backend.grouped_matmul(rows_MZ, weights.w13_SFZ, dispatched.counts)
     hidden_MI = activation(gate_up_MF)
     out_MZ = backend.grouped_matmul(hidden_MI, weights.w2_SZI, dispatched.counts)
     return Computed(out_MZ, dispatched.carry)
