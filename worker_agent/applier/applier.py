@@ -8,7 +8,6 @@ agent's thread, the network, the mover or the store.
 
 from dataclasses import dataclass
 
-
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.protocol import rank
