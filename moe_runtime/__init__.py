@@ -4,7 +4,7 @@ Floors, lower never imports higher:
 
     runtime                         the front door
     layer                           the stages in order
-    routing | exchange | experts    the stages; they do not know each other
+    routing | exchange | experts | capture    the stages; they do not know each other
     backends                        the operations that stages need
     placement                       slots, maps, counters
     contracts                       what stages hand over
