@@ -14,6 +14,7 @@
       EmptySlotReached      tokens arrived at a slot that holds no expert
       DummyStepWithTokens   a dummy step brought token rows
       ExchangeFailed        a collective of the exchange did not complete
+      UnsupportedPairing    rows of one form met weights that no kernel pairs with them
 
 `code` is stable: it is logged and counted. The text is for people.
 """
@@ -36,6 +37,7 @@ __all__ = [
     "TokenIdOutOfRange",
     "UnknownActivation",
     "UnplacedExpert",
+    "UnsupportedPairing",
 ]
 
 
@@ -185,4 +187,17 @@ class ExchangeFailed(MoeError):
         super().__init__(
             f"rank {rank}: an exchange of rows did not complete ({cause}); the group cannot go on "
             "without all of its ranks and this step is lost"
+        )
+
+
+class UnsupportedPairing(MoeError):
+    """Rows of one form met weights that no kernel pairs with them."""
+
+    code = "unsupported_pairing"
+
+    def __init__(self, *, rows: str, linear: str) -> None:
+        self.rows, self.linear = rows, linear
+        super().__init__(
+            f"{rows} rows arrived at weights stored as {linear}, which no kernel multiplies; a "
+            "dispatch quantised for another format and the step stops here"
         )

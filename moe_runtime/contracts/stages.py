@@ -17,6 +17,7 @@ from torch import Tensor
 
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+from moe_runtime.contracts.rows import Rows
 
 __all__ = [
     "AllGatherCarry",
@@ -78,7 +79,8 @@ class Placed:
 class Dispatched(Generic[C]):
     """Arrived where the experts are, sorted by local slot."""
 
-    rows_MZ: Tensor
+    rows: Rows
+    """M of them, plain or as dispatch quantised them."""
     counts: GroupCounts
     """Rows of each local slot."""
     received_NS: Tensor

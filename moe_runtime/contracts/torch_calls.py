@@ -15,6 +15,7 @@ __all__ = [
     "all_to_all",
     "first_line",
     "from_array",
+    "in_pieces",
     "new_group",
     "split_rows",
     "to_ints",
@@ -40,6 +41,11 @@ def from_array(array: npt.NDArray[np.generic]) -> Tensor:
 def split_rows(rows: Tensor, size: int | Sequence[int], *, dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of pieces of one size, or of the given sizes, along an axis."""
     return tuple(torch.split(rows, size if isinstance(size, int) else list(size), dim=dim))
+
+
+def in_pieces(numbers: Tensor, size: int) -> Tensor:
+    """Return a view in which the last axis is pieces, each of `size` numbers."""
+    return numbers.unflatten(-1, (-1, size))
 
 
 def all_to_all(

@@ -14,6 +14,7 @@ import torch
 
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.ids import PhysicalIds
+from moe_runtime.contracts.rows import PlainRows
 from moe_runtime.contracts.stages import AllGatherCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows
@@ -47,7 +48,7 @@ class AllGatherExchange:
             sources_A[tokens_M] * num_slots + slots_M, len(view.rows_N) * num_slots
         )
         return Dispatched(
-            rows_MZ=gathered.x_TZ[tokens_M[order_M]],
+            rows=PlainRows(gathered.x_TZ[tokens_M[order_M]]),
             counts=self.backend.count_groups(slots_M, num_slots),
             received_NS=received.counts_S.view(len(view.rows_N), num_slots),
             carry=AllGatherCarry(index.view_as(local_AK), gathered.weights_TK, view.rows_N),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.ids import NOT_SENT
+from moe_runtime.contracts.rows import PlainRows
 from moe_runtime.contracts.stages import AllToAllCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows
@@ -50,7 +51,7 @@ class AllToAllExchange:
         )
         arrival_M = self.backend.order_by_group(slots_M)
         return Dispatched(
-            rows_MZ=arrived_MZ[arrival_M],
+            rows=PlainRows(arrived_MZ[arrival_M]),
             counts=self.backend.count_groups(slots_M, num_slots),
             received_NS=received_NS,
             carry=AllToAllCarry(

@@ -21,7 +21,7 @@ from moe_runtime.contracts.stages import Dispatched, Prepared, Routed, RoutedBes
 from moe_runtime.contracts.step import StepKind, StepView
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import from_array
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.prepare import finalize, prepare
 from moe_runtime.exchange.protocol import Exchange
 from moe_runtime.experts.activations import Activation
@@ -67,7 +67,7 @@ class LayerMaths:
 class RankState:
     """What changes between steps on one rank: the only state there is."""
 
-    slots: ExpertSlots[DenseWeights]
+    slots: ExpertSlots[ExpertWeights]
     tables: DispatchTables
     counters: LoadCounters
 

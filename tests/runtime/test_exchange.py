@@ -9,6 +9,7 @@ from torch import Tensor
 
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.ids import PhysicalIds
+from moe_runtime.contracts.rows import PlainRows
 from moe_runtime.contracts.stages import Computed, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.exchange.all_gather import AllGatherExchange
@@ -64,7 +65,8 @@ def through_as(mode: Mode, case: Case, peers: Peers, sent: Placed) -> Tensor:
     arrived = exchange.dispatch(sent, view)
     base, counts = case.layout.base(peers.rank), arrived.counts.counts_S
     own = torch.tensor(case.factors_P)[base : base + len(counts)]
-    rows = arrived.rows_MZ * torch.repeat_interleave(own, counts)[:, None]
+    assert isinstance(arrived.rows, PlainRows)
+    rows = arrived.rows.x_MZ * torch.repeat_interleave(own, counts)[:, None]
     assert torch.equal(arrived.received_NS.sum(dim=0), counts)
     return exchange.combine(Computed(rows, arrived.carry)).x_TZ  # pyright: ignore[reportArgumentType]
 
