@@ -14,7 +14,7 @@ from torch import Tensor
 
 from moe_runtime.backends.codes import decode_e2m1, decode_e8m0, expand_blocks, unpack_int4
 from moe_runtime.backends.cpu_rows import dequantise
-from moe_runtime.contracts.errors import UnsupportedPairing
+from moe_runtime.contracts.errors import UnreadableRows
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import (
     DenseLinear,
@@ -35,11 +35,16 @@ _WIDE = torch.float64
 
 
 def grouped_linear(rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
-    """Return [M, B] in the rows' dtype; raises UnsupportedPairing."""
-    num_rows, width = rows.parts[0].shape[0], _output_width(linear)
+    """Return [M, B] in the rows' dtype; rows beyond all groups get anything.
+
+    Raises UnreadableRows.
+    """
+    num_rows, width = rows.parts()[0].shape[0], _output_width(linear)
     out_MB = torch.empty((num_rows, width), dtype=rows.dtype)
     if not _is_paired(rows, linear):
-        raise UnsupportedPairing(rows=rows.form.value, linear=type(linear).__name__)
+        raise UnreadableRows(
+            f"in the form {rows.form.value}", weights=f"stored as {type(linear).__name__}"
+        )
     if isinstance(rows, PlainRows) and isinstance(linear, DenseLinear):
         return _multiply(rows.x_MZ, linear, counts, out_MB)
     x_MA = dequantise(rows)

@@ -49,7 +49,7 @@ class Backend(Protocol):
     def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return [M, B] in the rows' dtype: each row times the transposed matrix of its group.
 
-        Rows are sorted by group; the counts add up to M. Raises UnsupportedPairing.
+        Rows are sorted by group; those beyond all groups get anything. Raises UnreadableRows.
         """
         ...
 

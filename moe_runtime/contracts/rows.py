@@ -13,21 +13,24 @@ elements share one e8m0 scale, the power of two 2 ** (byte - 127).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 __all__ = [
+    "AS_IS",
     "BLOCK",
+    "AsIs",
     "Fp8Rows",
     "Int8Rows",
     "Mx4Rows",
     "Mx8Rows",
     "PlainRows",
+    "RowCoder",
     "RowForm",
     "Rows",
-    "take",
+    "pick_rows",
 ]
 
 BLOCK = 32
@@ -56,12 +59,11 @@ class PlainRows:
         """The model's dtype."""
         return self.x_MZ.dtype
 
-    @property
     def parts(self) -> tuple[Tensor]:
-        """The tensors that travel."""
+        """Return the tensors that travel."""
         return (self.x_MZ,)
 
-    def with_parts(self, parts: Sequence[Tensor]) -> "PlainRows":
+    def of(self, parts: Sequence[Tensor]) -> "PlainRows":
         """Return rows of the same form made of other parts."""
         (x_MZ,) = parts
         return PlainRows(x_MZ)
@@ -79,12 +81,11 @@ class Int8Rows:
     dtype: torch.dtype
     """Of the rows before, and of what is computed from them."""
 
-    @property
     def parts(self) -> tuple[Tensor, Tensor]:
-        """The tensors that travel."""
+        """Return the tensors that travel."""
         return (self.q_MZ, self.scale_M)
 
-    def with_parts(self, parts: Sequence[Tensor]) -> "Int8Rows":
+    def of(self, parts: Sequence[Tensor]) -> "Int8Rows":
         """Return rows of the same form made of other parts."""
         q_MZ, scale_M = parts
         return Int8Rows(q_MZ, scale_M, self.dtype)
@@ -102,12 +103,11 @@ class Fp8Rows:
     dtype: torch.dtype
     """Of the rows before, and of what is computed from them."""
 
-    @property
     def parts(self) -> tuple[Tensor, Tensor]:
-        """The tensors that travel."""
+        """Return the tensors that travel."""
         return (self.q_MZ, self.scale_M)
 
-    def with_parts(self, parts: Sequence[Tensor]) -> "Fp8Rows":
+    def of(self, parts: Sequence[Tensor]) -> "Fp8Rows":
         """Return rows of the same form made of other parts."""
         q_MZ, scale_M = parts
         return Fp8Rows(q_MZ, scale_M, self.dtype)
@@ -125,12 +125,11 @@ class Mx8Rows:
     dtype: torch.dtype
     """Of the rows before, and of what is computed from them."""
 
-    @property
     def parts(self) -> tuple[Tensor, Tensor]:
-        """The tensors that travel."""
+        """Return the tensors that travel."""
         return (self.q_MZ, self.scale_MB)
 
-    def with_parts(self, parts: Sequence[Tensor]) -> "Mx8Rows":
+    def of(self, parts: Sequence[Tensor]) -> "Mx8Rows":
         """Return rows of the same form made of other parts."""
         q_MZ, scale_MB = parts
         return Mx8Rows(q_MZ, scale_MB, self.dtype)
@@ -148,12 +147,11 @@ class Mx4Rows:
     dtype: torch.dtype
     """Of the rows before, and of what is computed from them."""
 
-    @property
     def parts(self) -> tuple[Tensor, Tensor]:
-        """The tensors that travel."""
+        """Return the tensors that travel."""
         return (self.q_MY, self.scale_MB)
 
-    def with_parts(self, parts: Sequence[Tensor]) -> "Mx4Rows":
+    def of(self, parts: Sequence[Tensor]) -> "Mx4Rows":
         """Return rows of the same form made of other parts."""
         q_MY, scale_MB = parts
         return Mx4Rows(q_MY, scale_MB, self.dtype)
@@ -162,6 +160,26 @@ class Mx4Rows:
 Rows = PlainRows | Int8Rows | Fp8Rows | Mx8Rows | Mx4Rows
 
 
-def take(rows: Rows, index_M: Tensor) -> Rows:
+def pick_rows(rows: Rows, index_M: Tensor) -> Rows:
     """Return the named rows with their scales, in the order of the index."""
-    return rows.with_parts([part[index_M] for part in rows.parts])
+    return rows.of([part[index_M] for part in rows.parts()])
+
+
+class RowCoder(Protocol):
+    """How a dispatch encodes the rows that it sends."""
+
+    def encode(self, x_MZ: Tensor) -> Rows:
+        """Return the rows to send, each row by itself: no row may depend on another."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AsIs:
+    """Send rows in the dtype of the model."""
+
+    def encode(self, x_MZ: Tensor) -> PlainRows:
+        """Return the rows unchanged."""
+        return PlainRows(x_MZ)
+
+
+AS_IS = AsIs()

@@ -72,6 +72,8 @@ class Placed:
 
     x_TZ: Tensor
     slots: PhysicalIds
+    experts: LogicalIds
+    """Whom each pair was placed for; the rank that holds the slot checks that it is so."""
     weights_TK: Tensor
 
 
@@ -80,11 +82,13 @@ class Dispatched(Generic[C]):
     """Arrived where the experts are, sorted by local slot."""
 
     rows: Rows
-    """M of them, plain or as dispatch quantised them."""
     counts: GroupCounts
-    """Rows of each local slot."""
+    """Rows of each local slot; rows beyond their sum, if any, mean nothing."""
     received_NS: Tensor
     """int64 [N, S] rows each rank sent to each local slot."""
+    claimed_NS: Tensor
+    """int64 [N, S] logical expert that each rank takes each local slot for, -1 where it sent it
+    nothing."""
     carry: C
 
 

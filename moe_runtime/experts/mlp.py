@@ -7,9 +7,10 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from moe_runtime.backends.protocol import Backend
-from moe_runtime.contracts.errors import UnsupportedPairing
+from moe_runtime.contracts.errors import UnreadableRows
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.stages import Computed, Dispatched
@@ -31,17 +32,17 @@ def compute_grouped(
     """Run every row through the expert of its slot.
 
     Rows that dispatch did not quantise are quantised here, to the same bytes. Raises
-    UnsupportedPairing for rows in a form that the weights' format does not read.
+    UnreadableRows for rows in a form that the weights' format does not read.
     """
     counts = dispatched.counts
     rows = _in_form(dispatched.rows, weights.rows, backend)
     match weights:
         case BiasedWeights(inner, bias13_SF, bias2_SZ):
             gate_up_MF = backend.grouped_linear(rows, inner.w13, counts)
-            hidden_MI = activation(gate_up_MF + _of_groups(bias13_SF, counts))
+            hidden_MI = activation(gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF)))
             hidden = backend.quantise(hidden_MI, weights.rows)
             out_MZ = backend.grouped_linear(hidden, inner.w2, counts)
-            return Computed(out_MZ + _of_groups(bias2_SZ, counts), dispatched.carry)
+            return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
         case _:
             hidden_MI = activation(backend.grouped_linear(rows, weights.w13, counts))
             hidden = backend.quantise(hidden_MI, weights.rows)
@@ -53,12 +54,13 @@ def _in_form(rows: Rows, form: RowForm, backend: Backend) -> Rows:
         return rows
     if isinstance(rows, PlainRows):
         return backend.quantise(rows.x_MZ, form)
-    raise UnsupportedPairing(rows=rows.form.value, linear=f"experts that read {form.value} rows")
+    raise UnreadableRows(f"in the form {rows.form.value}", weights=f"for the form {form.value}")
 
 
-def _of_groups(numbers_SB: Tensor, counts: GroupCounts) -> Tensor:
-    """Return [M, B]: for each row the numbers of its group."""
-    return torch.repeat_interleave(numbers_SB, counts.counts_S, dim=0)
+def _of_groups(numbers_SB: Tensor, counts: GroupCounts, num_rows: int) -> Tensor:
+    """Return [M, B]: for each row the numbers of its group; zeros for rows beyond all groups."""
+    of_rows = torch.repeat_interleave(numbers_SB, counts.counts_S, dim=0)
+    return pad(of_rows, (0, 0, 0, num_rows - of_rows.shape[0]))
 
 
 def compute_dense(x_TD: Tensor, w13_FD: Tensor, w2_DI: Tensor, activation: Activation) -> Tensor:

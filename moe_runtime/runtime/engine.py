@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
@@ -192,17 +193,18 @@ class MoeRuntime:
         maths = LayerMaths(shape.selector, shape.activation, backend, time.perf_counter)
         state = RankState(self.slots, self._tables, self._counters)
         parts = [self.model.layer(layer, self._dtype) for layer in range(shape.num_layers)]
+        coder = FormCoder(backend, self._packing.format.rows)
         path = GatingPath.FUSED_WHERE_LEGAL
         bound = [(w, bind(shape.selector, w.router, path=path)) for w in parts]
         match mode:
             case ExchangeMode.ALL_GATHER:
-                gather = AllGatherExchange(self._peers, self.layout, backend)
+                gather = AllGatherExchange(self._peers, self.layout, backend, coder)
                 return tuple(
                     MoELayer(i, w, router, maths, gather, state)
                     for i, (w, router) in enumerate(bound)
                 )
             case ExchangeMode.ALL_TO_ALL:
-                direct = AllToAllExchange(self._peers, self.layout, backend)
+                direct = AllToAllExchange(self._peers, self.layout, backend, coder)
                 return tuple(
                     MoELayer(i, w, router, maths, direct, state)
                     for i, (w, router) in enumerate(bound)

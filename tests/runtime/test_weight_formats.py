@@ -11,10 +11,11 @@ from torch import Tensor
 
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.backends.cpu_rows import dequantise, quantise
-from moe_runtime.contracts.errors import ShapeMismatch, UnsupportedPairing
+from moe_runtime.contracts.errors import ShapeMismatch, UnreadableRows
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.stages import Dispatched
+from moe_runtime.contracts.torch_calls import to_ints
 from moe_runtime.contracts.weights import BiasedWeights, DenseWeights, PlainExpertWeights
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
@@ -22,6 +23,7 @@ from moe_runtime.runtime import SwiGLU
 
 S, F, Z = 3, 32, 40
 COUNTS = GroupCounts(torch.tensor([4, 0, 3]))
+CLAIMS = torch.arange(S)[None]
 PACKINGS = [Packing(form) for form in WeightFormat] + [
     Packing(WeightFormat.W4A8, group_size=8),
     Packing(WeightFormat.W4A16, group_size=8),
@@ -98,7 +100,7 @@ def by_hand(weights: PlainExpertWeights, x_MZ: Tensor) -> Tensor:
     """Compute each row alone, in float64 but for what the format rounds."""
     stood_for = dense_of(weights)
     out: list[Tensor] = []
-    slots = torch.repeat_interleave(torch.arange(S), COUNTS.counts_S).tolist()
+    slots = to_ints(torch.repeat_interleave(torch.arange(S), COUNTS.counts_S))
     for slot, row_Z in zip(slots, x_MZ, strict=True):
         x_1Z = dequantise(quantise(row_Z[None], weights.rows))
         gate_up = (x_1Z @ stood_for.w13_SFZ[slot].t()).to(x_MZ.dtype)
@@ -108,7 +110,7 @@ def by_hand(weights: PlainExpertWeights, x_MZ: Tensor) -> Tensor:
 
 
 def computed(weights: PlainExpertWeights | BiasedWeights, x_MZ: Tensor, *, sent: RowForm) -> Tensor:
-    dispatched = Dispatched(quantise(x_MZ, sent), COUNTS, COUNTS.counts_S[None], None)
+    dispatched = Dispatched(quantise(x_MZ, sent), COUNTS, COUNTS.counts_S[None], CLAIMS, None)
     return compute_grouped(dispatched, weights, activation=SwiGLU(), backend=CpuBackend()).rows_MZ
 
 
@@ -129,7 +131,7 @@ def test_quantising_before_sending_changes_no_bit(packing: Packing) -> None:
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_every_tensor_of_a_format_is_read(packing: Packing) -> None:
-    """One slot's tensor taken from another expert changes that slot's output: none is idle."""
+    """One slot's tensor pick_rowsn from another expert changes that slot's output: none is idle."""
     weights, x_MZ = packed(packing), rows()
     before = computed(weights, x_MZ, sent=RowForm.PLAIN)
     for name in weights.named():
@@ -160,7 +162,7 @@ def test_biases_are_added_after_each_linear(packing: Packing) -> None:
 
 def test_rows_of_another_form_are_refused() -> None:
     weights = packed(Packing(WeightFormat.W8A8))
-    with pytest.raises(UnsupportedPairing, match="fp8 rows arrived at weights stored as"):
+    with pytest.raises(UnreadableRows, match="in the form fp8, but the experts here are"):
         computed(weights, rows(), sent=RowForm.FP8)
 
 
