@@ -5,17 +5,21 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
 from eplb_service.domain.errors import EplbError
+from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.tuner import SettingsTuner
 from eplb_service.store import open_store
+
+PACKAGE = "eplb-control-plane"
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +41,7 @@ class Service:
     def __init__(self, settings: Settings, runner: PlanRunner) -> None:
         self._settings = settings
         self._recorder = PrometheusRecorder()
+        self._recorder.set(BUILD_INFO, (version(PACKAGE),), 1)
         self._store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
         tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings))
         self._controller = Controller(tools, archive=self._store, runner=runner)
@@ -55,7 +60,10 @@ class Service:
         """
         server = self._settings.server
         metrics = MetricsServer(
-            self._recorder.registry, host=server.metrics_host, port=server.metrics_port
+            self._recorder,
+            host=server.metrics_host,
+            port=server.metrics_port,
+            has_experts=server.expert_metrics,
         )
         try:
             port = await self._server.start()

@@ -7,14 +7,16 @@ from threading import Thread
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from eplb_service.domain.errors import BindFailed
+from eplb_service.metrics.recorder import PrometheusRecorder
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
 PATH = "/metrics"
+EXPERTS_PATH = "/metrics/experts"
 POLL_S = 0.1
 """Seconds until the thread notices that it should end."""
 
@@ -32,12 +34,18 @@ class _Quiet(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """Serves one registry at http://host:port/metrics until it is closed."""
+    """Serves one recorder at http://host:port/metrics until it is closed."""
 
-    def __init__(self, registry: CollectorRegistry, *, host: str, port: int) -> None:
-        """Bind and serve; raises BindFailed. Port 0 takes any free port."""
+    def __init__(
+        self, recorder: PrometheusRecorder, *, host: str, port: int, has_experts: bool = False
+    ) -> None:
+        """Bind and serve; raises BindFailed. Port 0 takes any free port.
+
+        has_experts    whether the heat of every expert is served too, at /metrics/experts
+        """
+        answer = _metrics_of(recorder, has_experts=has_experts)
         try:
-            self._server = make_server(host, port, _only_metrics(registry), _Server, _Quiet)
+            self._server = make_server(host, port, answer, _Server, _Quiet)
         except OSError as error:
             raise BindFailed(
                 f"metrics cannot be served at {host}:{port}: {error.strerror or error}; choose "
@@ -60,15 +68,20 @@ class MetricsServer:
         self._thread.join()
 
 
-def _only_metrics(
-    registry: CollectorRegistry,
+def _metrics_of(
+    recorder: PrometheusRecorder, *, has_experts: bool
 ) -> "Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]":
     def answer(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
-        if environ["PATH_INFO"] == PATH:
+        path = environ["PATH_INFO"]
+        if path == PATH:
             start(_line(HTTPStatus.OK), [("Content-Type", CONTENT_TYPE_LATEST)])
-            return [generate_latest(registry)]
+            return [generate_latest(recorder.registry)]
+        if path == EXPERTS_PATH and has_experts:
+            start(_line(HTTPStatus.OK), [("Content-Type", CONTENT_TYPE_LATEST)])
+            return [recorder.heat.text()]
         start(_line(HTTPStatus.NOT_FOUND), [("Content-Type", "text/plain")])
-        return [f"nothing here; metrics are at {PATH}\n".encode()]
+        experts = "" if has_experts else "; server.expert_metrics adds every expert's"
+        return [f"nothing here; metrics are at {PATH}{experts}\n".encode()]
 
     return answer
 

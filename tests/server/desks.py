@@ -14,6 +14,7 @@ from eplb_service.controller.views import (
     RunView,
     StatusView,
 )
+from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.report import LoadReport
 from eplb_service.protocol.messages import Hello, Word
@@ -35,7 +36,13 @@ class Counters:
     def add(self, metric: Metric, labels: Sequence[str], amount: float) -> None:
         self.added.append((metric.name, tuple(labels), amount))
 
+    def observe(self, metric: Metric, labels: Sequence[str], value: float) -> None:
+        raise NotImplementedError
+
     def forget(self, metric: Metric, labels: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def keep_heat(self, deployment: str, tokens: FloatArray) -> None:
         raise NotImplementedError
 
 
