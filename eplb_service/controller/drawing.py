@@ -126,7 +126,12 @@ class Drawer:
         )
         verdict = judge(context)
         return KeptPlan(
-            plan, verdict, PlanPhase.DRAFTED, is_dry_run=True, drawn_at_s=clock.wall_s()
+            plan,
+            verdict,
+            PlanPhase.DRAFTED,
+            is_dry_run=True,
+            drawn_at_s=clock.wall_s(),
+            base=deployment.driver.state.serving.placement,
         )
 
 

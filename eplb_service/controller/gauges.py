@@ -104,7 +104,7 @@ def _show_window(deployment: Deployment, window: LoadWindow, tools: Tools) -> No
     _show_layers(deployment, LAYER_REALISED, meter.promise.realised, tools)
     _show_load(deployment, window, tools)
     tokens = heat_of(window, placement).tokens
-    tools.recorder.keep_heat(deployment.name, tokens)
+    tools.recorder.keep_heat(deployment.name, tokens, measured_load(window, placement))
     _show_hottest(deployment, tokens, tools)
 
 

@@ -121,6 +121,6 @@ class Recorder(Protocol):
         """Drop one series, e.g. of a layer without load."""
         ...
 
-    def keep_heat(self, deployment: str, tokens: FloatArray) -> None:
-        """Keep the newest heat [L, E] for whoever asks for it; nothing is written meanwhile."""
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
+        """Keep the newest heat [L, E] and load [L, N] for whoever asks; neither is written to."""
         ...

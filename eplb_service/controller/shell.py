@@ -9,6 +9,7 @@ from eplb_service.controller.acts import Acts
 from eplb_service.controller.drawing import Drawer
 from eplb_service.controller.gauges import show, show_controller
 from eplb_service.controller.machine_state import Ticked
+from eplb_service.controller.page_reading import PageReading
 from eplb_service.controller.planner import Planner
 from eplb_service.controller.ports import Archive, PlanRunner
 from eplb_service.controller.reading import Reading
@@ -35,6 +36,7 @@ class Controller:
         self._planner = Planner(self.registry, self._teller, drawer)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
         self.operators = Reading(self.registry, drawer, self._teller, archive)
+        self.page = PageReading(self.registry, archive)
         self.acts = Acts(
             PlanVerbs(self.registry, drawer, self._teller, archive),
             SwitchVerbs(self.registry, self._teller),

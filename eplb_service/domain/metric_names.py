@@ -247,5 +247,12 @@ LAYER_HEAT = _gauge(
     (*BY_LAYER, "quantile"),
 )
 
-OPT_IN: tuple[Metric, ...] = (EXPERT_TOKENS, LAYER_HEAT)
+LAYER_RANK_LOAD = _gauge(
+    "layer_rank_load_ratio",
+    "Tokens the rank computed in the layer over the mean of the ranks whose load is known, in the "
+    "newest window.",
+    (*BY_LAYER, "rank"),
+)
+
+OPT_IN: tuple[Metric, ...] = (EXPERT_TOKENS, LAYER_HEAT, LAYER_RANK_LOAD)
 """Exposed on /metrics/experts, where the setting allows it."""

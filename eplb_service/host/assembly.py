@@ -18,6 +18,7 @@ from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.tuner import SettingsTuner
 from eplb_service.store import open_store
+from eplb_service.web import Feed, PageApp
 
 PACKAGE = "eplb-control-plane"
 
@@ -59,11 +60,14 @@ class Service:
         controller has taken over.
         """
         server = self._settings.server
+        feed = Feed(self._controller.page, asyncio.get_running_loop())
+        page = PageApp(feed) if server.page else None
         metrics = MetricsServer(
             self._recorder,
             host=server.metrics_host,
             port=server.metrics_port,
             has_experts=server.expert_metrics,
+            page=page,
         )
         try:
             port = await self._server.start()
@@ -82,8 +86,9 @@ class Service:
         except BaseExceptionGroup as group:
             raise _first_named(group) from group
         finally:
+            feed.closed.set()
             await self._server.stop()
-            metrics.close()
+            await asyncio.to_thread(metrics.close)
             await asyncio.to_thread(self._store.close)
 
 

@@ -1,6 +1,6 @@
 """/metrics over HTTP, in threads of its own: scraping never delays the event loop."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from http import HTTPStatus
 from socketserver import ThreadingMixIn
 from threading import Thread
@@ -13,7 +13,7 @@ from eplb_service.domain.errors import BindFailed
 from eplb_service.metrics.recorder import PrometheusRecorder
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 PATH = "/metrics"
 EXPERTS_PATH = "/metrics/experts"
@@ -37,13 +37,21 @@ class MetricsServer:
     """Serves one recorder at http://host:port/metrics until it is closed."""
 
     def __init__(
-        self, recorder: PrometheusRecorder, *, host: str, port: int, has_experts: bool = False
+        self,
+        recorder: PrometheusRecorder,
+        *,
+        host: str,
+        port: int,
+        has_experts: bool = False,
+        page: "WSGIApplication | None" = None,
     ) -> None:
         """Bind and serve; raises BindFailed. Port 0 takes any free port.
 
         has_experts    whether the heat of every expert is served too, at /metrics/experts
+        page           answers every other path
         """
-        answer = _metrics_of(recorder, has_experts=has_experts)
+        metrics = _metrics_of(recorder, has_experts=has_experts)
+        answer = _beside(metrics, page) if page else metrics
         try:
             self._server = make_server(host, port, answer, _Server, _Quiet)
         except OSError as error:
@@ -68,9 +76,7 @@ class MetricsServer:
         self._thread.join()
 
 
-def _metrics_of(
-    recorder: PrometheusRecorder, *, has_experts: bool
-) -> "Callable[[WSGIEnvironment, StartResponse], Iterable[bytes]]":
+def _metrics_of(recorder: PrometheusRecorder, *, has_experts: bool) -> "WSGIApplication":
     def answer(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == PATH:
@@ -82,6 +88,14 @@ def _metrics_of(
         start(_line(HTTPStatus.NOT_FOUND), [("Content-Type", "text/plain")])
         experts = "" if has_experts else "; server.expert_metrics adds every expert's"
         return [f"nothing here; metrics are at {PATH}{experts}\n".encode()]
+
+    return answer
+
+
+def _beside(metrics: "WSGIApplication", page: "WSGIApplication") -> "WSGIApplication":
+    def answer(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
+        is_metrics = environ["PATH_INFO"] in (PATH, EXPERTS_PATH)
+        return (metrics if is_metrics else page)(environ, start)
 
     return answer
 

@@ -10,7 +10,7 @@ from threading import Lock
 import numpy as np
 
 from eplb_service.domain.ids import FloatArray
-from eplb_service.domain.metric_names import EXPERT_TOKENS, LAYER_HEAT, Metric
+from eplb_service.domain.metric_names import EXPERT_TOKENS, LAYER_HEAT, LAYER_RANK_LOAD, Metric
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
@@ -28,24 +28,30 @@ class HeatPage:
     """Any thread may keep heat or ask for the page; keeping it costs one assignment."""
 
     def __init__(self) -> None:
-        self._tokens: dict[str, FloatArray] = {}
+        self._newest: dict[str, tuple[FloatArray, FloatArray]] = {}
         self._prefixes: dict[str, _Prefixes] = {}
         self._lock = Lock()
 
-    def keep(self, deployment: str, tokens: FloatArray) -> None:
-        """Take the newest heat [L, E] of a deployment; it must not be written to any more."""
-        self._tokens[deployment] = tokens
+    def keep(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
+        """Take a deployment's newest heat [L, E] and load [L, N]; neither is written to any more.
+
+        load    NaN for unknown ranks
+        """
+        self._newest[deployment] = (tokens, load)
 
     def text(self) -> bytes:
         """The page as of now. One caller at a time formats it."""
         with self._lock:
-            newest = sorted(self._tokens.items())
+            newest = sorted(self._newest.items())
             lines = [*_head(EXPERT_TOKENS)]
-            for deployment, tokens in newest:
+            for deployment, (tokens, _) in newest:
                 lines += self._expert_lines(deployment, tokens)
             lines += _head(LAYER_HEAT)
-            for deployment, tokens in newest:
+            for deployment, (tokens, _) in newest:
                 lines += self._layer_lines(deployment, tokens)
+            lines += _head(LAYER_RANK_LOAD)
+            for deployment, (_, load) in newest:
+                lines += _rank_lines(deployment, load)
         return ("\n".join(lines) + "\n").encode()
 
     def _expert_lines(self, deployment: str, tokens: FloatArray) -> Iterator[str]:
@@ -67,24 +73,37 @@ class HeatPage:
         return known
 
 
+def _rank_lines(deployment: str, load: FloatArray) -> Iterator[str]:
+    """Load over the mean of the known ranks; none for layers without load and unknown ranks."""
+    begin = _begin(LAYER_RANK_LOAD, deployment)
+    known = ~np.isnan(load)
+    mean = np.where(known, load, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    for layer, rank in np.argwhere(known & (mean > 0)[:, None]).tolist():
+        yield f'{begin}{layer}",rank="{rank}"}} {load[layer, rank] / mean[layer]:.6g}'
+
+
 def _head(metric: Metric) -> tuple[str, str]:
     return f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"
 
 
 def _prefixes(deployment: str, shape: tuple[int, ...]) -> _Prefixes:
-    escaped = deployment.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    begin = f'{{deployment="{escaped}",layer="'
+    of_experts, of_layers = _begin(EXPERT_TOKENS, deployment), _begin(LAYER_HEAT, deployment)
     layers, experts = shape
     return _Prefixes(
         shape,
         tuple(
-            f'{EXPERT_TOKENS.name}{begin}{layer}",expert="{expert}"}} '
+            f'{of_experts}{layer}",expert="{expert}"}} '
             for layer in range(layers)
             for expert in range(experts)
         ),
         tuple(
-            f'{LAYER_HEAT.name}{begin}{layer}",quantile="{quantile:g}"}} '
+            f'{of_layers}{layer}",quantile="{quantile:g}"}} '
             for layer in range(layers)
             for quantile in QUANTILES
         ),
     )
+
+
+def _begin(metric: Metric, deployment: str) -> str:
+    escaped = deployment.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return f'{metric.name}{{deployment="{escaped}",layer="'

@@ -84,9 +84,9 @@ class PrometheusRecorder(Collector):
         with self._lock:
             self._series[metric].pop(_key(metric, labels), None)
 
-    def keep_heat(self, deployment: str, tokens: FloatArray) -> None:
-        """Keep the newest heat [L, E]; nothing is formatted before it is asked for."""
-        self.heat.keep(deployment, tokens)
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
+        """Keep the newest heat [L, E] and load [L, N]; nothing is formatted yet."""
+        self.heat.keep(deployment, tokens, load)
 
     def collect(self) -> Iterator[Family]:
         """Yield every family of the table, in its order, with the values of one moment."""

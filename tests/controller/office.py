@@ -53,7 +53,8 @@ class Figures:
     def forget(self, metric: Metric, labels: Sequence[str]) -> None:
         self.values.pop((metric.name, *labels), None)
 
-    def keep_heat(self, deployment: str, tokens: FloatArray) -> None:
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
+        assert len(load) == len(tokens)
         self.heat[deployment] = tokens
 
 

@@ -42,7 +42,7 @@ class Counters:
     def forget(self, metric: Metric, labels: Sequence[str]) -> None:
         raise NotImplementedError
 
-    def keep_heat(self, deployment: str, tokens: FloatArray) -> None:
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
         raise NotImplementedError
 
 
