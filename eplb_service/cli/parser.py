@@ -5,6 +5,7 @@ from pathlib import Path
 
 from eplb_service.cli import acts, maps, reads
 from eplb_service.cli.adder import Adder, shared_options, top_parser
+from eplb_service.cli.map_formats import MapFormat
 from eplb_service.cli.options import (
     EXAMPLE,
     assignment,
@@ -159,7 +160,7 @@ def _add_files(add: Adder) -> None:
         "go to the placement of an expert map",
         "eplbctl import map.json --wait",
     )
-    imported.add_argument("file", type=Path, metavar="FILE", help="expert map, JSON")
+    _name_map(imported)
     imported.add_argument(
         "--reshape",
         action="store_true",
@@ -175,12 +176,43 @@ def _add_files(add: Adder) -> None:
         "check a file against every rule; never writes",
         "eplbctl map validate map.json",
     )
-    validate.add_argument("file", type=Path, metavar="FILE", help="expert map, JSON")
+    _name_map(validate)
     validate.add_argument(
         "--experts",
         type=whole_number,
         metavar="N",
         help="experts of the model (default: as many as the highest id in the file says)",
+    )
+    convert = group(
+        "convert",
+        maps.convert,
+        "write a file's placement down in another engine's format",
+        "eplbctl map convert map.json map.yaml --to tensorrt-llm",
+    )
+    _name_map(convert)
+    convert.add_argument("out", type=Path, metavar="OUT", help="file to write")
+    convert.add_argument("--to", choices=[str(f) for f in MapFormat], required=True)
+    convert.add_argument(
+        "--hidden-layers",
+        type=small_number,
+        metavar="N",
+        help="layers of the model, dense ones too, for sglang (default: up to the last MoE layer)",
+    )
+
+
+def _name_map(parser: ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="a placement in any known format")
+    parser.add_argument(
+        "--from",
+        dest="form",
+        choices=[str(f) for f in MapFormat],
+        help="its format (default: what it looks like)",
+    )
+    parser.add_argument(
+        "--ranks",
+        type=small_number,
+        metavar="N",
+        help="ranks to deal its slots to; vllm-ascend's files name their own",
     )
 
 

@@ -84,7 +84,7 @@ def export(client: Client, options: Options, args: Namespace) -> Answer:
     text = client.ask(client.stub.Export, request).text
     if args.file is None:
         return Answer(text.rstrip("\n"), plain_json(text))
-    write_whole(args.file, text)
+    write_whole(args.file, text.encode())
     return Answer(f"written to {args.file}", {"file": str(args.file)})
 
 
