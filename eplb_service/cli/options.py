@@ -45,7 +45,7 @@ class Options:
     def of(cls, args: Namespace) -> "Options":
         """Take them from the command line, the environment and the defaults; first come wins."""
         given = vars(args)
-        patience = WAIT_TIMEOUT_S if given.get("wait") else CALL_TIMEOUT_S
+        patience = WAIT_TIMEOUT_S if given.get("wait") else given.get("patience_s", CALL_TIMEOUT_S)
         return cls(
             endpoint=given.get("endpoint") or default_endpoint(),
             deployment=given.get("deployment", ""),

@@ -1,13 +1,15 @@
 """The command line: every verb with its options, one line of help and an example."""
 
 from argparse import ArgumentParser
+from math import inf
 from pathlib import Path
 
-from eplb_service.cli import acts, maps, reads
+from eplb_service.cli import acts, differ, follow, maps, reads
 from eplb_service.cli.adder import Adder, shared_options, top_parser
 from eplb_service.cli.map_formats import MapFormat
 from eplb_service.cli.options import (
     EXAMPLE,
+    WAIT_TIMEOUT_S,
     assignment,
     duration,
     layers,
@@ -37,6 +39,7 @@ def build_parser() -> ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     add = Adder(verbs.add_parser, shared)
     _add_reads(add)
+    _add_follows(add)
     _add_moves(add)
     _add_brakes(add)
     _add_files(add)
@@ -57,6 +60,9 @@ def _add_reads(add: Adder) -> None:
         metavar="N",
         help="MoE layers to show: 3, 0-7 or 0,4,8-11 (default: all)",
     )
+    heat.add_argument(
+        "--csv", action="store_true", help="write layer,model_layer,expert,tokens lines instead"
+    )
     plan = add(
         "plan",
         reads.plan,
@@ -76,6 +82,33 @@ def _add_reads(add: Adder) -> None:
     history.add_argument(
         "--limit", type=small_number, default=20, metavar="N", help="most lines (default: 20)"
     )
+
+
+def _add_follows(add: Adder) -> None:
+    wait = add(
+        "wait", follow.wait, "wait until a deployment is as asked", "eplbctl wait --for settled"
+    )
+    wait.add_argument(
+        "--for", dest="goal", choices=[str(goal) for goal in follow.Goal], default="settled"
+    )
+    wait.set_defaults(patience_s=WAIT_TIMEOUT_S)
+    watch = add("watch", follow.watch, "print events as they happen", "eplbctl watch --count 10")
+    top = add("top", follow.top, "draw status, heat and events anew and anew", "eplbctl top")
+    top.add_argument(
+        "--every", type=duration, default=2.0, metavar="TIME", help="between looks (default: 2s)"
+    )
+    for parser, what in ((watch, "events"), (top, "looks")):
+        parser.add_argument(
+            "--count", type=small_number, default=0, metavar="N", help=f"stop after N {what}"
+        )
+        parser.set_defaults(patience_s=inf)
+    differ_ = add(
+        "diff", differ.diff, "show which ranks hold other experts", "eplbctl diff 40 served"
+    )
+    for name, help_ in (("before", "an epoch, `served`, or a file"), ("after", "likewise")):
+        differ_.add_argument(name, metavar=name.upper(), help=help_)
+    differ_.add_argument("--ranks", type=small_number, metavar="N", help="for files without ranks")
+    differ_.add_argument("--exit-code", action="store_true", help="exit with 10 if they differ")
 
 
 def _add_moves(add: Adder) -> None:
