@@ -2,11 +2,9 @@
 
 from argparse import ArgumentParser
 from math import inf
-from pathlib import Path
 
-from eplb_service.cli import acts, differ, follow, maps, reads
-from eplb_service.cli.adder import Adder, shared_options, top_parser
-from eplb_service.cli.map_formats import MapFormat
+from eplb_service.cli import acts, differ, follow, reads
+from eplb_service.cli.adder import Adder, offer_wait, shared_options, top_parser
 from eplb_service.cli.options import (
     EXAMPLE,
     WAIT_TIMEOUT_S,
@@ -16,6 +14,7 @@ from eplb_service.cli.options import (
     small_number,
     whole_number,
 )
+from eplb_service.cli.parser_files import add_contexts, add_files
 
 ABOUT = """\
 Look after the placement of experts: see how even their load is, move them, go back.
@@ -42,8 +41,9 @@ def build_parser() -> ArgumentParser:
     _add_follows(add)
     _add_moves(add)
     _add_brakes(add)
-    _add_files(add)
+    add_files(add)
     _add_config(add)
+    add_contexts(add)
     return parser
 
 
@@ -116,7 +116,7 @@ def _add_moves(add: Adder) -> None:
         "apply", acts.apply, "start a plan that `plan` drew", "eplbctl apply 7f3a --wait"
     )
     _name_plan(apply)
-    _offer_wait(apply)
+    offer_wait(apply)
     rebalance = add.act(
         "rebalance",
         acts.rebalance,
@@ -124,7 +124,7 @@ def _add_moves(add: Adder) -> None:
         'eplbctl rebalance --layers 0-7 --reason "evening peak" --wait',
     )
     _say_what_to_plan(rebalance)
-    _offer_wait(rebalance)
+    offer_wait(rebalance)
     rollback = add.act(
         "rollback",
         acts.rollback,
@@ -137,7 +137,7 @@ def _add_moves(add: Adder) -> None:
         metavar="EPOCH",
         help="epoch to return to (default: the one before; `history` lists them)",
     )
-    _offer_wait(rollback)
+    offer_wait(rollback)
 
 
 def _add_brakes(add: Adder) -> None:
@@ -179,76 +179,6 @@ def _add_brakes(add: Adder) -> None:
     )
 
 
-def _add_files(add: Adder) -> None:
-    export = add(
-        "export", reads.export, "write a placement as an expert map", "eplbctl export map.json"
-    )
-    export.add_argument("file", type=Path, nargs="?", metavar="FILE", help="default: stdout")
-    export.add_argument(
-        "--epoch", type=whole_number, default=0, metavar="EPOCH", help="default: the served one"
-    )
-    imported = add.act(
-        "import",
-        acts.import_map,
-        "go to the placement of an expert map",
-        "eplbctl import map.json --wait",
-    )
-    _name_map(imported)
-    imported.add_argument(
-        "--reshape",
-        action="store_true",
-        help="fit a map that was made for other slot counts to this deployment",
-    )
-    _offer_wait(imported)
-    group = add.group(
-        "map", "work on expert-map files, without a controller", "eplbctl map validate map.json"
-    )
-    validate = group(
-        "validate",
-        maps.validate,
-        "check a file against every rule; never writes",
-        "eplbctl map validate map.json",
-    )
-    _name_map(validate)
-    validate.add_argument(
-        "--experts",
-        type=whole_number,
-        metavar="N",
-        help="experts of the model (default: as many as the highest id in the file says)",
-    )
-    convert = group(
-        "convert",
-        maps.convert,
-        "write a file's placement down in another engine's format",
-        "eplbctl map convert map.json map.yaml --to tensorrt-llm",
-    )
-    _name_map(convert)
-    convert.add_argument("out", type=Path, metavar="OUT", help="file to write")
-    convert.add_argument("--to", choices=[str(f) for f in MapFormat], required=True)
-    convert.add_argument(
-        "--hidden-layers",
-        type=small_number,
-        metavar="N",
-        help="layers of the model, dense ones too, for sglang (default: up to the last MoE layer)",
-    )
-
-
-def _name_map(parser: ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="a placement in any known format")
-    parser.add_argument(
-        "--from",
-        dest="form",
-        choices=[str(f) for f in MapFormat],
-        help="its format (default: what it looks like)",
-    )
-    parser.add_argument(
-        "--ranks",
-        type=small_number,
-        metavar="N",
-        help="ranks to deal its slots to; vllm-ascend's files name their own",
-    )
-
-
 def _add_config(add: Adder) -> None:
     config = add.group(
         "config", "show or change gates and budgets", f"eplbctl config set {EXAMPLE}"
@@ -280,7 +210,3 @@ def _say_what_to_plan(parser: ArgumentParser) -> None:
 
 def _name_plan(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="id of the plan, as `plan` printed it")
-
-
-def _offer_wait(parser: ArgumentParser) -> None:
-    parser.add_argument("--wait", action="store_true", help="wait until the plan is over")
