@@ -31,6 +31,10 @@ def add_files(add: Adder) -> None:
         help="fit a map that was made for other slot counts to this deployment",
     )
     offer_wait(imported)
+    _add_map_files(add)
+
+
+def _add_map_files(add: Adder) -> None:
     group = add.group(
         "map", "work on expert-map files, without a controller", "eplbctl map validate map.json"
     )
