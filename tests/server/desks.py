@@ -129,6 +129,7 @@ class Operators:
         """Acts wait for it, where set."""
         self.entered, self.applied = asyncio.Event(), asyncio.Event()
         self.answer: PlanView | NothingView = views.a_plan()
+        self.statuses: tuple[StatusView, ...] = (views.a_status(), views.a_quiet_status())
 
     def _note(self, *asked: object) -> None:
         self.asked.append(asked)
@@ -137,7 +138,7 @@ class Operators:
 
     async def status(self, deployment: str) -> tuple[StatusView, ...]:
         self._note("status", deployment)
-        return (views.a_status(), views.a_quiet_status())
+        return self.statuses
 
     async def heat(self, deployment: str, layers: tuple[int, ...]) -> HeatView:
         self._note("heat", deployment, layers)
