@@ -13,7 +13,7 @@ from tests.deploy.test_chart_renders import judge
 from tests.deploy.test_chart_speaks_the_programs_language import PARSERS, commands
 from tests.deploy.trees import Json, merged
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 names = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?", fullmatch=True)
 words = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=12)
@@ -74,7 +74,10 @@ def referred(pod: Json) -> set[tuple[str, str]]:
 
 
 @settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=15,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(drawn=values(), release=names)
 def test_what_is_rendered_is_valid_and_refers_to_nothing_that_is_missing(

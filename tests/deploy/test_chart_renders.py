@@ -76,6 +76,7 @@ def test_lint_finds_nothing_even_when_it_is_strict(major: str, mode: str) -> Non
     assert "WARNING" not in done.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "variant"), CASES)
 def test_manifests_are_valid_and_the_same_under_both_helms(mode: str, variant: str) -> None:
     values = merged(MODES[mode], VARIANTS[variant])
