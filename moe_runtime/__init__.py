@@ -4,7 +4,8 @@ Floors, lower never imports higher:
 
     runtime                         the front door
     layer                           the stages in order
-    routing | exchange | experts | capture    the stages; they do not know each other
+    routing | exchange | experts    the stages; they do not know each other
+    formats | capture               rooms beside the stages: how experts are stored; what was chosen
     backends                        the operations that stages need
     placement                       slots, maps, counters
     contracts                       what stages hand over

@@ -1,70 +1,172 @@
-"""Token rows as they travel: as they are, or quantised, with the scales that belong to them.
+"""Rows as they travel and as experts read them: plain, or quantised with their scales beside them.
 
-Axes    M rows   Z width of a row   W elements of a quantised row   B scales of a row
+Axes    M rows   Z width of a row   B = ceil(Z / 32) blocks of a row
 
-Rows are quantised by the rank that sends them, after routing, which reads unquantised tokens
-only. Values and scales are one object, so that no exchange can move one without the other.
+A row is quantised from itself alone, so quantising before rows are sent and quantising after
+they have arrived give the same bytes; whichever way, scales travel with their rows. One type
+per form; `parts` are the tensors that travel, each with the row as its first axis.
+
+Block formats are those of the Open Compute Project's "Microscaling Formats (MX)" 1.0: 32
+elements share one e8m0 scale, the power of two 2 ** (byte - 127).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import Enum
+from typing import ClassVar, Protocol
 
+import torch
 from torch import Tensor
 
-from moe_runtime.contracts.errors import ShapeMismatch
+__all__ = [
+    "AS_IS",
+    "BLOCK",
+    "AsIs",
+    "Fp8Rows",
+    "Int8Rows",
+    "Mx4Rows",
+    "Mx8Rows",
+    "PlainRows",
+    "RowCoder",
+    "RowForm",
+    "Rows",
+    "pick_rows",
+]
 
-__all__ = ["AS_IS", "AsIs", "PlainRows", "QuantisedRows", "RowCoder", "Rows", "pick_rows"]
+BLOCK = 32
+"""Elements that share a scale in the MX formats."""
+
+
+class RowForm(Enum):
+    """What a row consists of."""
+
+    PLAIN = "plain"
+    INT8 = "int8"
+    FP8 = "fp8"
+    MXFP8 = "mxfp8"
+    MXFP4 = "mxfp4"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlainRows:
-    """Rows in the dtype of the model."""
+    """Rows in the model's dtype."""
 
+    form: ClassVar = RowForm.PLAIN
     x_MZ: Tensor
 
-    def parts(self) -> tuple[Tensor, ...]:
-        """Return what must travel."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's dtype."""
+        return self.x_MZ.dtype
+
+    def parts(self) -> tuple[Tensor]:
+        """Return the tensors that travel."""
         return (self.x_MZ,)
 
-    def of(self, parts: tuple[Tensor, ...]) -> "PlainRows":
-        """Return other rows of the same kind, from what has travelled."""
+    def of(self, parts: Sequence[Tensor]) -> "PlainRows":
+        """Return rows of the same form made of other parts."""
         (x_MZ,) = parts
         return PlainRows(x_MZ)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class QuantisedRows:
-    """Rows as a format holds them; only the format knows how to read them.
+class Int8Rows:
+    """Whole numbers from -127 to 127, times one scale for each row."""
 
-    Raises ShapeMismatch unless there are scales for each row.
-    """
+    form: ClassVar = RowForm.INT8
+    q_MZ: Tensor
+    """int8."""
+    scale_M: Tensor
+    """float32 [M]."""
+    dtype: torch.dtype
+    """Of the rows before, and of what is computed from them."""
 
-    values_MW: Tensor
-    scales_MB: Tensor
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Return the tensors that travel."""
+        return (self.q_MZ, self.scale_M)
 
-    def __post_init__(self) -> None:
-        if self.scales_MB.ndim != 2 or self.scales_MB.shape[0] != self.values_MW.shape[0]:
-            raise ShapeMismatch(
-                "scales of quantised rows",
-                got=self.scales_MB.shape,
-                expected=f"({self.values_MW.shape[0]}, B)",
-            )
-
-    def parts(self) -> tuple[Tensor, ...]:
-        """Return what must travel."""
-        return (self.values_MW, self.scales_MB)
-
-    def of(self, parts: tuple[Tensor, ...]) -> "QuantisedRows":
-        """Return other rows of the same kind, from what has travelled."""
-        values_MW, scales_MB = parts
-        return QuantisedRows(values_MW, scales_MB)
+    def of(self, parts: Sequence[Tensor]) -> "Int8Rows":
+        """Return rows of the same form made of other parts."""
+        q_MZ, scale_M = parts
+        return Int8Rows(q_MZ, scale_M, self.dtype)
 
 
-Rows = PlainRows | QuantisedRows
+@dataclass(frozen=True, slots=True, eq=False)
+class Fp8Rows:
+    """float8 e4m3, times one scale for each row."""
+
+    form: ClassVar = RowForm.FP8
+    q_MZ: Tensor
+    """float8_e4m3fn."""
+    scale_M: Tensor
+    """float32 [M]."""
+    dtype: torch.dtype
+    """Of the rows before, and of what is computed from them."""
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Return the tensors that travel."""
+        return (self.q_MZ, self.scale_M)
+
+    def of(self, parts: Sequence[Tensor]) -> "Fp8Rows":
+        """Return rows of the same form made of other parts."""
+        q_MZ, scale_M = parts
+        return Fp8Rows(q_MZ, scale_M, self.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mx8Rows:
+    """MXFP8: float8 e4m3 in blocks."""
+
+    form: ClassVar = RowForm.MXFP8
+    q_MZ: Tensor
+    """float8_e4m3fn."""
+    scale_MB: Tensor
+    """uint8, e8m0."""
+    dtype: torch.dtype
+    """Of the rows before, and of what is computed from them."""
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Return the tensors that travel."""
+        return (self.q_MZ, self.scale_MB)
+
+    def of(self, parts: Sequence[Tensor]) -> "Mx8Rows":
+        """Return rows of the same form made of other parts."""
+        q_MZ, scale_MB = parts
+        return Mx8Rows(q_MZ, scale_MB, self.dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mx4Rows:
+    """MXFP4: float4 e2m1 in blocks, two in a byte, the first in the low half."""
+
+    form: ClassVar = RowForm.MXFP4
+    q_MY: Tensor
+    """uint8 [M, Z / 2]."""
+    scale_MB: Tensor
+    """uint8, e8m0."""
+    dtype: torch.dtype
+    """Of the rows before, and of what is computed from them."""
+
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Return the tensors that travel."""
+        return (self.q_MY, self.scale_MB)
+
+    def of(self, parts: Sequence[Tensor]) -> "Mx4Rows":
+        """Return rows of the same form made of other parts."""
+        q_MY, scale_MB = parts
+        return Mx4Rows(q_MY, scale_MB, self.dtype)
+
+
+Rows = PlainRows | Int8Rows | Fp8Rows | Mx8Rows | Mx4Rows
+
+
+def pick_rows(rows: Rows, index_M: Tensor) -> Rows:
+    """Return the named rows with their scales, in the order of the index."""
+    return rows.of([part[index_M] for part in rows.parts()])
 
 
 class RowCoder(Protocol):
-    """How a dispatch encodes the rows that it sends; a format's row quantiser is one."""
+    """How a dispatch encodes the rows that it sends."""
 
     def encode(self, x_MZ: Tensor) -> Rows:
         """Return the rows to send, each row by itself: no row may depend on another."""
@@ -81,8 +183,3 @@ class AsIs:
 
 
 AS_IS = AsIs()
-
-
-def pick_rows(rows: Rows, index: Tensor) -> Rows:
-    """Return the rows that an index names, each with its scales."""
-    return rows.of(tuple(part[index] for part in rows.parts()))

@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = [
     "first_line",
     "from_array",
+    "in_pieces",
     "new_group",
     "split_rows",
     "start_all_to_all",
@@ -42,6 +43,11 @@ def from_array(array: npt.NDArray[np.generic]) -> Tensor:
 def split_rows(rows: Tensor, size: int | Sequence[int], *, dim: int = 0) -> tuple[Tensor, ...]:
     """Return views of pieces of one size, or of the given sizes, along an axis."""
     return tuple(torch.split(rows, size if isinstance(size, int) else list(size), dim=dim))
+
+
+def in_pieces(numbers: Tensor, size: int) -> Tensor:
+    """Return a view in which the last axis is pieces, each of `size` numbers."""
+    return numbers.unflatten(-1, (-1, size))
 
 
 def start_all_to_all(

@@ -32,7 +32,7 @@ from moe_runtime.contracts.stages import (
 )
 from moe_runtime.contracts.step import StepKind, StepView
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.prepare import finalize, finalize_piece, prepare, prepare_piece
 from moe_runtime.experts.activations import Activation
@@ -79,7 +79,7 @@ class LayerMaths:
 class RankState:
     """What changes between steps on one rank: the only state there is."""
 
-    slots: ExpertSlots[DenseWeights]
+    slots: ExpertSlots[ExpertWeights]
     tables: DispatchTables
     counters: LoadCounters
 

@@ -33,6 +33,7 @@ from moe_runtime.experts.activations import (
     SwiGLUStep,
     activation_named,
 )
+from moe_runtime.formats.packing import Packing, WeightFormat
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
@@ -88,6 +89,7 @@ __all__ = [
     "OneNode",
     "OwnRows",
     "OwnTokens",
+    "Packing",
     "PaddedBlocks",
     "Peers",
     "Phase",
@@ -113,6 +115,7 @@ __all__ = [
     "TokenSpread",
     "Traffic",
     "UnevenRows",
+    "WeightFormat",
     "ZeroExpertRouting",
     "activation_named",
     "digest",

@@ -16,13 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
-from moe_runtime.capture.step import NO_CAPTURE, Captured, CaptureSink, StepRecorder
+from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.formats.packing import Packing, pack
 from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
@@ -36,6 +38,9 @@ from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
 __all__ = ["MoeRuntime", "Start"]
+
+UNPACKED = Packing()
+"""Weights as the model brings them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +70,7 @@ class MoeRuntime:
         peers: Peers,
         mode: ExchangeMode | Traffic,
         dtype: torch.dtype = torch.float32,
-        capture: CaptureSink | None = None,
+        packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
         held_LS = np.array(start.held_LS, dtype=np.int64)
@@ -75,8 +80,9 @@ class MoeRuntime:
         self._peers = peers
         self._base = start.layout.base(peers.rank)
         self._dtype = dtype
+        self._packing = packing
         self.slots = ExpertSlots(
-            [_load(model, layer, held_S, dtype) for layer, held_S in enumerate(held_LS)],
+            [self._load(layer, held_S) for layer, held_S in enumerate(held_LS)],
             held_LS=held_LS,
             staging_rows=start.staging_rows,
         )
@@ -89,11 +95,13 @@ class MoeRuntime:
             num_experts=shape.num_experts,
         )
         self._marks = [_mark(table) for table in self._tables.snapshot()]
-        self._capture = capture
         traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
-        self._ways = Ways(peers, self.layout, shape, traffic)
-        self._ways.check(is_captured=capture is not None)
-        self._layers = self._build_layers()
+        self._capture = traffic.capture
+        coder = FormCoder(CpuBackend(), packing.format.rows)
+        self._ways = Ways(peers, self.layout, shape, traffic, coder)
+        self._ways.check()
+        state = RankState(self.slots, self._tables, self._counters)
+        self._layers = _layers(model, state, dtype)
 
     def forward(self, batch: Batch) -> Tensor:
         """Run one step: [T, D]; padding rows come back as they were given.
@@ -162,6 +170,20 @@ class MoeRuntime:
         """Return a copy of all load totals."""
         return self._counters.snapshot()
 
+    def expert(self, layer: int, expert: int) -> ExpertWeights:
+        """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
+        return pack(self.model.expert(layer, expert, torch.float32), self._packing, self._dtype)
+
+    def _load(self, layer: int, held_S: npt.NDArray[np.int64]) -> ExpertWeights:
+        """Return one layer's slots filled with the experts that they hold."""
+        stacks = self.expert(layer, 0).allocate(len(held_S))
+        for slot, expert in enumerate(held_S.tolist()):
+            if expert != EMPTY:
+                loaded = self.expert(layer, expert).named()
+                for name, stack in stacks.named().items():
+                    stack[slot].copy_(loaded[name][0])
+        return stacks
+
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
         local = table_EJ - self._base
         own = (local >= 0) & (local < self.slots.num_slots)
@@ -184,16 +206,16 @@ class MoeRuntime:
         if self._capture is not None and way.view.own.kind is StepKind.REAL:
             self._capture.take(Captured(ids_TLK))
 
-    def _build_layers(self) -> tuple[MoELayer, ...]:
-        shape = self.model.shape
-        maths = LayerMaths(shape.selector, shape.activation, CpuBackend(), time.perf_counter)
-        state = RankState(self.slots, self._tables, self._counters)
-        parts = [self.model.layer(layer, self._dtype) for layer in range(shape.num_layers)]
-        path = GatingPath.FUSED_WHERE_LEGAL
-        return tuple(
-            MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
-            for i, w in enumerate(parts)
-        )
+
+def _layers(model: Model, state: RankState, dtype: torch.dtype) -> tuple[MoELayer, ...]:
+    shape = model.shape
+    maths = LayerMaths(shape.selector, shape.activation, CpuBackend(), time.perf_counter)
+    parts = [model.layer(layer, dtype) for layer in range(shape.num_layers)]
+    path = GatingPath.FUSED_WHERE_LEGAL
+    return tuple(
+        MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
+        for i, w in enumerate(parts)
+    )
 
 
 def _mark(numbers: npt.ArrayLike) -> int:
@@ -229,16 +251,3 @@ def _check_batch(shape: StackShape, batch: Batch) -> None:
             if logits_LTE.shape != expected:
                 raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
     check_batch_ids(shape.selector, batch.token_ids, batch.real_T)
-
-
-def _load(
-    model: Model, layer: int, held_S: npt.NDArray[np.int64], dtype: torch.dtype
-) -> DenseWeights:
-    """Return one layer's slots filled with the experts that they hold."""
-    stacks = model.expert(layer, 0, dtype).allocate(len(held_S))
-    for slot, expert in enumerate(held_S.tolist()):
-        if expert != EMPTY:
-            loaded = model.expert(layer, expert, dtype).named()
-            for name, stack in stacks.named().items():
-                stack[slot].copy_(loaded[name][0])
-    return stacks

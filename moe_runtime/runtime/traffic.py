@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from moe_runtime.capture.step import CaptureSink
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.rows import AS_IS, RowCoder
 from moe_runtime.contracts.spread import OWN, TokenSpread
 from moe_runtime.exchange.blocks import EVEN, BlockRows
 from moe_runtime.exchange.choosing import Capability, SocFamily
@@ -45,7 +45,6 @@ class Traffic:
 
     mode: ExchangeMode | ByTable
     spread: TokenSpread = OWN
-    coder: RowCoder = AS_IS
     block_rows: BlockRows = EVEN
     """Of MC2."""
     nodes: OneNode | Nodes = OneNode()
@@ -53,3 +52,5 @@ class Traffic:
     """Rows of a rank for which MC2's and fused MC2's buffers are built."""
     limits: Limits = UNLIMITED
     """Of MC2's operators."""
+    capture: CaptureSink | None = None
+    """Who asked for what the routers choose; a sink on all ranks or on none."""

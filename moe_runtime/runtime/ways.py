@@ -11,6 +11,7 @@ from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.capture.step import Recorder
 from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.rows import RowCoder
 from moe_runtime.contracts.spread import OwnTokens, Replicated, Sharded
 from moe_runtime.contracts.step import StepView
 from moe_runtime.exchange.agreeing import agree
@@ -42,8 +43,10 @@ class Ways:
     layout: SlotLayout
     shape: StackShape
     traffic: Traffic
+    coder: RowCoder
+    """The format's own: what its experts read is what travels."""
 
-    def check(self, *, is_captured: bool) -> None:
+    def check(self) -> None:
         """Refuse what can serve no step, and what ranks must not differ in.
 
         Collective, if tokens lie over teams or a buffer is allocated by all ranks together.
@@ -66,7 +69,7 @@ class Ways:
             )
         plain = (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
         if traffic.spread != OwnTokens() or traffic.mode not in plain:
-            agree(self.peers, "how tokens are exchanged", self._numbers(is_captured=is_captured))
+            agree(self.peers, "how tokens are exchanged", self._numbers())
 
     def way(self, announced: StepView, recorder: Recorder) -> Way:
         """Return the way of one step, the same on every rank.
@@ -126,14 +129,14 @@ class Ways:
         )
 
     def _passage(self, mode: ExchangeMode) -> Passage:
-        peers, layout, backend, coder = self.peers, self.layout, CpuBackend(), self.traffic.coder
+        peers, layout, backend, coder = self.peers, self.layout, CpuBackend(), self.coder
         match mode:
             case ExchangeMode.ALL_GATHER:
                 return Staged(AllGatherExchange(peers, layout, backend, coder))
             case ExchangeMode.ALL_TO_ALL:
                 return Staged(AllToAllExchange(peers, layout, backend, coder))
             case ExchangeMode.MC2:
-                return self._mc2()
+                return _mc2(peers, layout, coder, self.traffic)
             case ExchangeMode.FUSED_MC2:
                 fused = FusedMc2Exchange(
                     peers, layout, backend, self._capacity(), coder, self.traffic.limits
@@ -141,41 +144,15 @@ class Ways:
                 return FusedOrElse(fused, Staged(AllToAllExchange(peers, layout, backend, coder)))
 
     def _gather_sum(self, team: int) -> Passage:
-        coder = self.traffic.coder
+        coder = self.coder
         return Staged(AllGatherSumExchange(self.peers, self.layout, CpuBackend(), team, coder))
-
-    def _mc2(self) -> Passage:
-        traffic, backend = self.traffic, CpuBackend()
-        match traffic.nodes:
-            case OneNode():
-                return Staged(
-                    Mc2Exchange(
-                        self.peers,
-                        self.layout,
-                        backend,
-                        traffic.coder,
-                        traffic.block_rows,
-                        traffic.limits,
-                    )
-                )
-            case Nodes(ranks_per_node):
-                return Staged(
-                    Mc2HierarchyExchange(
-                        self.peers,
-                        self.layout,
-                        backend,
-                        ranks_per_node,
-                        traffic.coder,
-                        traffic.limits,
-                    )
-                )
 
     def _capacity(self) -> int:
         """Return the rows that a rank can receive: of all ranks' blocks, what can come to one."""
         most = min(self.shape.selector.top_k, max(self.layout.slots_per_rank))
         return self.traffic.buffer_rows * self.peers.size * most
 
-    def _numbers(self, *, is_captured: bool) -> dict[str, int]:
+    def _numbers(self) -> dict[str, int]:
         """Return what must be the same on every rank; 0 where something is not used."""
         mode, spread = self.traffic.mode, self.traffic.spread
         nodes, rows = self.traffic.nodes, self.traffic.block_rows
@@ -187,5 +164,14 @@ class Ways:
             "buffer rows": self._capacity(),
             "width": self.shape.routed_width,
             "slots": self.layout.num_slots,
-            "captured": int(is_captured),
+            "captured": int(self.traffic.capture is not None),
         }
+
+
+def _mc2(peers: Peers, layout: SlotLayout, coder: RowCoder, traffic: Traffic) -> Passage:
+    backend, limits = CpuBackend(), traffic.limits
+    match traffic.nodes:
+        case OneNode():
+            return Staged(Mc2Exchange(peers, layout, backend, coder, traffic.block_rows, limits))
+        case Nodes(per_node):
+            return Staged(Mc2HierarchyExchange(peers, layout, backend, per_node, coder, limits))

@@ -1,6 +1,6 @@
 """What is sent arrives whole: every part of a row, in every dtype, and for whom it is told."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from threading import BrokenBarrierError
 
 import numpy as np
@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
-from moe_runtime.contracts.errors import ShapeMismatch, StaleTable, UnreadableRows
+from moe_runtime.backends.cpu_rows import dequantise
+from moe_runtime.contracts.errors import StaleTable, UnreadableRows
 from moe_runtime.contracts.ids import SEVERAL, UNCLAIMED, LogicalIds, PhysicalIds
-from moe_runtime.contracts.rows import QuantisedRows
+from moe_runtime.contracts.rows import Int8Rows, RowForm
 from moe_runtime.contracts.stages import Dispatched, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.weights import DenseWeights
@@ -30,17 +32,7 @@ from tests.runtime.threads import ThreadPeers, run_threads
 MODES = [AllGatherExchange, AllToAllExchange]
 
 
-@dataclass(frozen=True, slots=True)
-class RowInt8:
-    """A row quantiser: int8 values and one float32 scale for each row."""
-
-    def encode(self, x_MZ: Tensor) -> QuantisedRows:
-        scales_M1 = x_MZ.abs().amax(dim=1, keepdim=True).clamp(min=1e-6) / 127
-        return QuantisedRows((x_MZ / scales_M1).round().to(torch.int8), scales_M1)
-
-
-def decoded(rows: QuantisedRows) -> Tensor:
-    return rows.values_MW * rows.scales_MB
+CODER = FormCoder(CpuBackend(), RowForm.INT8)
 
 
 @pytest.mark.parametrize("num_rows", [0, 1, 5])
@@ -64,7 +56,7 @@ def test_scales_travel_with_their_rows(
     slots_NTK = [(torch.arange(n) % 4)[:, None] for n in rows_N]
 
     def dispatch(peers: Peers) -> tuple[Tensor, Tensor]:
-        exchange = mode(peers, SlotLayout((2, 2)), CpuBackend(), RowInt8())
+        exchange = mode(peers, SlotLayout((2, 2)), CpuBackend(), CODER)
         slots, rows = slots_NTK[peers.rank], rows_N[peers.rank]
         kind = StepKind.REAL if rows else StepKind.DUMMY
         view = announce(peers, Step(kind, Phase.DECODE), num_rows=rows)
@@ -72,32 +64,27 @@ def test_scales_travel_with_their_rows(
             x_NTZ[peers.rank], PhysicalIds(slots), LogicalIds(slots + 10), torch.ones(rows, 1)
         )
         arrived = exchange.dispatch(placed, view)
-        assert isinstance(arrived.rows, QuantisedRows)
-        assert arrived.rows.values_MW.dtype == torch.int8
+        assert isinstance(arrived.rows, Int8Rows)
+        assert arrived.rows.q_MZ.dtype == torch.int8
         claimed, received = arrived.claimed_NS, arrived.received_NS
         own = torch.arange(2) + 2 * peers.rank + 10
         assert torch.equal(claimed, torch.where(received > 0, own, -1))
-        return decoded(arrived.rows), arrived.counts.counts_S
+        return dequantise(arrived.rows), arrived.counts.counts_S
 
     x_AZ, slots_A = torch.cat(x_NTZ), torch.cat(slots_NTK)[:, 0]
-    want = RowInt8().encode(x_AZ[slots_A.sort(stable=True).indices])
+    want = CODER.encode(x_AZ[slots_A.sort(stable=True).indices])
     ended = run_threads(dispatch, num_ranks=2)
-    assert torch.equal(torch.cat([rows for rows, _ in ended]), decoded(want))
+    assert torch.equal(torch.cat([rows for rows, _ in ended]), dequantise(want))
     counts = torch.cat([counts for _, counts in ended])
     assert torch.equal(counts, torch.bincount(slots_A, minlength=4))
 
 
-def test_scales_for_other_rows_are_refused() -> None:
-    with pytest.raises(ShapeMismatch, match=r"scales of quantised rows has shape \(2, 1\)"):
-        QuantisedRows(torch.zeros((3, 4), dtype=torch.int8), torch.ones((2, 1)))
-
-
 def test_experts_that_cannot_read_quantised_rows_say_so() -> None:
     counts = CpuBackend().count_groups(torch.zeros(2, dtype=torch.int64), 1)
-    rows = RowInt8().encode(torch.ones(2, 4))
+    rows = CODER.encode(torch.ones(2, 4))
     none = torch.zeros((1, 1), dtype=torch.int64)
     weights = DenseWeights(torch.ones(1, 6, 4), torch.ones(1, 4, 3))
-    with pytest.raises(UnreadableRows, match=r"quantised to torch.int8, but the experts here are"):
+    with pytest.raises(UnreadableRows, match=r"in the form int8, but the experts here are"):
         compute_grouped(
             Dispatched(rows, counts, none, none, None),
             weights,
