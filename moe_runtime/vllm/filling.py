@@ -80,6 +80,12 @@ class Filler:
             for target, row in zip(targets, arrived, strict=True)
         }
 
+    def gather_held(self, held_LS: Slots) -> Slots:
+        """Return [L, P]: what the slots of all ranks hold. Collective."""
+        columns = torch.tensor(held_LS.T.copy())
+        rows_N = list(self.layout.slots_per_rank)
+        return self.peers.all_gather(columns, rows_N).numpy().T.copy()
+
     @property
     def _all(self) -> range:
         return range(self.peers.size)

@@ -53,6 +53,7 @@ class OwnedModel:
     filler: Filler
     num_filled: int
     """Slots of this rank that were filled from others after loading."""
+    bytes_per_expert: int
     staging_bytes: int
 
 
@@ -115,7 +116,7 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     stack = OwnedStack(facts, layout, ranks, layers, state)
     for index, runner in enumerate(runners):
         vars(runner)["eplb_layer"] = BoundLayer(stack, index)
-    return OwnedModel(stack, filler, num_filled, staging_bytes)
+    return OwnedModel(stack, filler, num_filled, _expert_bytes(weights[0]), staging_bytes)
 
 
 def require_all_ours(model: Model, taken: FactoryTaken) -> list[Runner]:
@@ -195,7 +196,7 @@ def _weights(runner: Runner) -> DenseWeights:
 
 
 def _staging_bytes(weights: DenseWeights, options: Options) -> int:
-    expert = sum(stack[0].numel() * stack.element_size() for stack in weights.named().values())
+    expert = _expert_bytes(weights)
     staging, budget = expert * options.staging_rows, options.staging_budget_bytes
     if budget and staging > budget:
         raise CannotOwn(
@@ -206,6 +207,10 @@ def _staging_bytes(weights: DenseWeights, options: Options) -> int:
             ],
         )
     return staging
+
+
+def _expert_bytes(weights: DenseWeights) -> int:
+    return sum(stack[0].numel() * stack.element_size() for stack in weights.named().values())
 
 
 def _fill_spare(
