@@ -5,6 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.driver import DeploymentDriver
+from eplb_service.controller.meter import Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
 from eplb_service.controller.tuning import Tuner, Tuning
@@ -17,6 +18,7 @@ from eplb_service.controller.views import (
 from eplb_service.domain.ids import Incarnation
 from eplb_service.domain.placement import Placement
 from eplb_service.load.group import Group
+from eplb_service.load.tally import ReportTally
 from eplb_service.load.windows import LoadWindows
 
 
@@ -61,6 +63,7 @@ class Deployment:
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
+        self.meter = Meter(ReportTally(self.tuning.windows.report_steps))
 
     @property
     def name(self) -> str:
@@ -122,6 +125,7 @@ class Deployment:
             return
         if self.counted_incarnation != membership.incarnation:
             self.heard_at_s.clear()
+            self.meter.tally.forget()
         self.counted_incarnation = membership.incarnation
         serving = state.serving
         group = Group(

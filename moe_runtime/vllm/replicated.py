@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from moe_runtime.backends.protocol import Backend
+from moe_runtime.contracts.rows import AS_IS, RowCoder
 from moe_runtime.contracts.stages import AllGatherCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
+from moe_runtime.exchange.gathered import Seen, local_pairs
 from moe_runtime.placement.maps import SlotLayout
 
 __all__ = ["ReplicatedExchange"]
@@ -25,28 +27,27 @@ class ReplicatedExchange:
 
     layout: SlotLayout
     backend: Backend
+    coder: RowCoder = AS_IS
 
     def dispatch(self, placed: Placed, view: StepView) -> Dispatched[AllGatherCarry]:
         """Pick the pairs of this rank's slots and sort them by slot.
 
         What a slot receives is counted as sent by its own rank: all ranks send the same.
         """
-        num_slots = self.layout.slots_per_rank[view.rank]
-        local_TK = placed.slots.ids_TK - self.layout.base(view.rank)
-        pairs_M = torch.nonzero(((local_TK >= 0) & (local_TK < num_slots)).reshape(-1)).reshape(-1)
-        slots_M = local_TK.reshape(-1)[pairs_M]
-        order_M = self.backend.order_by_group(slots_M)
-        tokens_M = torch.div(pairs_M, local_TK.shape[1], rounding_mode="floor")
-        index = torch.full((local_TK.numel(),), -1, dtype=torch.int64)
-        index[pairs_M[order_M]] = torch.arange(pairs_M.numel())
-        counts = self.backend.count_groups(slots_M, num_slots)
-        received_NS = counts.counts_S.new_zeros((len(view.rows_N), num_slots))
-        received_NS[view.rank] = counts.counts_S
+        seen = Seen(self.coder.encode(placed.x_TZ), placed.slots, placed.experts, placed.weights_TK)
+        local = local_pairs(
+            seen,
+            torch.full((placed.x_TZ.shape[0],), view.rank),
+            base=self.layout.base(view.rank),
+            shape_NS=(len(view.rows_N), self.layout.slots_per_rank[view.rank]),
+            backend=self.backend,
+        )
         return Dispatched(
-            rows_MZ=placed.x_TZ[tokens_M[order_M]],
-            counts=counts,
-            received_NS=received_NS,
-            carry=AllGatherCarry(index.view_as(local_TK), placed.weights_TK, view.rows_N),
+            rows=local.rows,
+            counts=local.counts,
+            received_NS=local.received_NS,
+            claimed_NS=local.claimed_NS,
+            carry=AllGatherCarry(local.index_AK, placed.weights_TK, view.rows_N),
         )
 
     def combine(self, computed: Computed[AllGatherCarry]) -> Combined:

@@ -16,7 +16,7 @@ from moe_runtime.contracts.errors import BadTable
 from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, TokenIds
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.layer.layer import LayerInput, MoELayer, RankState
 from moe_runtime.placement.counters import CounterSnapshot
@@ -67,7 +67,7 @@ class Ranks:
     def own_rows(self, num_rows: int) -> list[int]:
         """Return how many of the shared rows each sharing rank takes.
 
-        >>> from moe_runtime.contracts.weights import DenseWeights
+        >>> from moe_runtime.contracts.weights import ExpertWeights
         from moe_runtime.exchange.peers import Alone
         >>> Ranks(Alone(), Alone(), is_replicated=False).own_rows(7)
         [7]
@@ -103,7 +103,7 @@ class OwnedStack:
             self._check_own(layer, state.tables.table(layer).numpy())
 
     @property
-    def slots(self) -> ExpertSlots[DenseWeights]:
+    def slots(self) -> ExpertSlots[ExpertWeights]:
         """The slots and staging rows of this rank."""
         return self._state.slots
 

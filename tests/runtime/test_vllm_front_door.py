@@ -6,7 +6,8 @@ import torch
 
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.ids import PhysicalIds
+from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+from moe_runtime.contracts.rows import PlainRows
 from moe_runtime.contracts.stages import Computed, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 from moe_runtime.exchange.peers import Alone
@@ -41,7 +42,9 @@ def test_a_replicated_token_is_computed_once_over_all_ranks() -> None:
     """Case F26: two ranks hold expert 0, which doubles; the sum over ranks is 2x, not 4x."""
     layout = SlotLayout((2, 2))
     x_TZ = torch.tensor([[3.0]])
-    placed = Placed(x_TZ, PhysicalIds(torch.tensor([[2]])), torch.tensor([[1.0]]))
+    placed = Placed(
+        x_TZ, PhysicalIds(torch.tensor([[2]])), LogicalIds(torch.tensor([[0]])), torch.ones(1, 1)
+    )
     total = torch.zeros_like(x_TZ)
     for rank in range(2):
         view = StepView(rank, (1, 1), (Step(StepKind.REAL, Phase.DECODE),) * 2)
@@ -49,7 +52,9 @@ def test_a_replicated_token_is_computed_once_over_all_ranks() -> None:
         dispatched = exchange.dispatch(placed, view)
         assert dispatched.received_NS[rank].tolist() == ([1, 0] if rank == 1 else [0, 0])
         assert isinstance(dispatched.counts, GroupCounts)
-        total += exchange.combine(Computed(2 * dispatched.rows_MZ, dispatched.carry)).x_TZ
+        assert isinstance(dispatched.rows, PlainRows)
+        computed = Computed(2 * dispatched.rows.x_MZ, dispatched.carry)
+        total += exchange.combine(computed).x_TZ
     assert total.tolist() == [[6.0]]
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from select import select
 from typing import Any, TextIO, cast
@@ -64,7 +65,7 @@ class Member:
 
     def end(self) -> int:
         """End its input and wait; returns its exit code."""
-        cast("TextIO", self._process.stdin).close()
+        self.hang_up()
         try:
             return self._process.wait(END_S)
         finally:
@@ -75,6 +76,12 @@ class Member:
         self._process.kill()
         self._process.wait(END_S)
         self._replies.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """End its input; harmless if that has ended."""
+        with suppress(BrokenPipeError):  # it may have died with something unread
+            cast("TextIO", self._process.stdin).close()
 
 
 class VllmGroup:

@@ -108,11 +108,16 @@ class Rank:
         )
 
     def _roll(self, by: int) -> None:
-        """Change the map and leave the weights where they are; what no check would let pass."""
+        """Change the map and leave the weights where they are.
+
+        What each slot is said to hold is changed alike, since otherwise the layer refuses.
+        """
         stack = self._stack()
         for layer in range(stack.facts.num_layers):
             table = stack.live_table(layer)
             table.copy_(table.roll(by, 0))
+        held_LS = vars(stack.slots)["_held_LS"]
+        held_LS[:] = (held_LS + by) % stack.facts.num_experts
 
     def _watch_epochs(self) -> None:
         eplb = vars(self._worker).get("eplb")

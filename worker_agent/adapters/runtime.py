@@ -163,7 +163,7 @@ class RuntimeEngine(SlotsEngine):
 
     def __init__(self, runtime: MoeRuntime, book: DigestBook, *, rank: int) -> None:
         super().__init__(runtime, book, rank=rank)
-        self._model = runtime.model
+        self._source = runtime
 
     def load(self, placement: Placement, table: IntArray) -> None:
         """Put a placement in use before the first step, from the model's own weights."""
@@ -186,8 +186,7 @@ class RuntimeEngine(SlotsEngine):
 
     def _stage(self, layer: int, expert: int) -> None:
         staging = self._runtime.slots.staging_tensors(0)
-        dtype = next(iter(staging.values())).dtype
-        for name, stack in self._model.expert(layer, expert, dtype).named().items():
+        for name, stack in self._source.expert(layer, expert).named().items():
             staging[name].copy_(stack[0])
 
 
@@ -208,9 +207,8 @@ class Seat:
 
 def seat_of(runtime: MoeRuntime) -> Seat:
     """Return the seat of our own engine."""
-    shape, slots = runtime.model.shape, runtime.slots
-    dtype = next(iter(slots.weights(0).named().values())).dtype
-    expert = runtime.model.expert(0, 0, dtype).named()
+    shape = runtime.model.shape
+    expert = runtime.expert(0, 0).named()
     return Seat(
         runtime,
         num_layers=shape.num_layers,
