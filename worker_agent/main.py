@@ -45,7 +45,7 @@ from worker_agent.agent.joining import (
 )
 from worker_agent.agent.loop import Agent, Outside
 from worker_agent.agent.pace import Pace
-from worker_agent.applier.applier import Applier, StepSide
+from worker_agent.applier.applier import Applier, Start, StepSide
 from worker_agent.applier.desk import Desk, Snapshot
 from worker_agent.ports.channel import ChannelPort
 from worker_agent.reporter.cuts import Cadence, Cutter
@@ -124,8 +124,7 @@ def attach_over(
     )
     serving = _settle(rank, agent, settings)
     applier = Applier(
-        _first_state(serving, rank.incarnation),
-        serving.placement,
+        Start(_first_state(serving, rank.incarnation), serving.placement, serving.table),
         StepSide(rank.group, rank.engine, rank.mover, cutter),
         desk,
         agree_every=settings.agree_every,

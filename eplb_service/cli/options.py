@@ -15,6 +15,8 @@ DEFAULT_ENDPOINT = "127.0.0.1:50051"
 ENDPOINT_VARIABLE = "EPLB_ENDPOINT"
 CALL_TIMEOUT_S = 30.0
 WAIT_TIMEOUT_S = 600.0
+MOST_IN_32_BITS = (1 << 31) - 1
+MOST_IN_64_BITS = (1 << 63) - 1
 EXAMPLE = "budget.max_moves=96"
 """A setting and a value for it."""
 
@@ -104,14 +106,23 @@ def layers(text: str) -> tuple[int, ...]:
             )
         if len(range(int(first), int(last or first) + 1)) not in range(1, 1025):
             raise ArgumentTypeError(f"{part!r} is no range of layers; write the smaller one first")
-        found.extend(range(int(first), int(last or first) + 1))
+        found.extend(range(small_number(first), small_number(last or first) + 1))
     return tuple(dict.fromkeys(found))
 
 
 def whole_number(text: str) -> int:
-    """Read a number of 0 or more."""
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    """Read a number of 0 or more that fits the messages' 64 bits."""
+    return _number(text, MOST_IN_64_BITS)
+
+
+def small_number(text: str) -> int:
+    """Read a number of 0 or more that fits the messages' 32 bits."""
+    return _number(text, MOST_IN_32_BITS)
+
+
+def _number(text: str, most: int) -> int:
+    if not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
+        raise ArgumentTypeError(f"{text!r} is no whole number from 0 to {most}")
     return int(text)
 
 

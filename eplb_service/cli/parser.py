@@ -10,6 +10,7 @@ from eplb_service.cli.options import (
     assignment,
     duration,
     layers,
+    small_number,
     whole_number,
 )
 
@@ -72,7 +73,7 @@ def _add_reads(add: Adder) -> None:
     _name_plan(explain)
     history = add("history", reads.history, "show what happened, newest first", "eplbctl history")
     history.add_argument(
-        "--limit", type=whole_number, default=20, metavar="N", help="most lines (default: 20)"
+        "--limit", type=small_number, default=20, metavar="N", help="most lines (default: 20)"
     )
 
 
