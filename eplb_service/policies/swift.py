@@ -98,7 +98,8 @@ class _Drawn:
     def _swap_once(self, each: FloatArray, load: FloatArray, used: set[tuple[int, int]]) -> bool:
         hot = int(load.argmax())
         enough = float(load[hot] - LEAST_GAIN * load.mean())
-        for rank in np.argsort(load, kind="stable").tolist():
+        lightest: list[int] = np.argsort(load, kind="stable").tolist()
+        for rank in lightest:
             if rank == hot or (hot, rank) in used or (rank, hot) in used:
                 continue
             found = self._best_pair(hot, rank, each, load)
