@@ -4,6 +4,8 @@ After DeepSeek's EPLB, and polished. It suits routers that limit each token to a
 where the network between nodes is the bottleneck.
 """
 
+from dataclasses import replace
+
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import Balance
@@ -11,6 +13,7 @@ from eplb_service.policies.groups import experts_of_nodes, misfit
 from eplb_service.policies.lpt import pack, place
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import layer_by_layer
+from eplb_service.policies.terms import Terms
 
 
 def hierarchical(request: PolicyRequest) -> Placement:
@@ -20,7 +23,7 @@ def hierarchical(request: PolicyRequest) -> Placement:
         raise InvalidSettings(f"hierarchical packing does not fit: {reason}; use packing")
 
     def pack_layer(_: int, before: Balance) -> Balance:
-        return Balance(before.heat, _pack_nodes(request, before), request.split)
+        return Balance(before.heat, _pack_nodes(request, before), request.split, request.terms)
 
     return layer_by_layer(request, pack_layer)
 
@@ -30,7 +33,18 @@ def _pack_nodes(request: PolicyRequest, before: Balance) -> list[list[int]]:
     ranks: list[list[int]] = [[] for _ in sizes]
     for members, experts in experts_of_nodes(request, before.heat):
         own = before.heat[experts]
-        start = Balance(own, place(own, [sizes[rank] for rank in members]), request.split)
+        start = Balance(
+            own,
+            place(own, [sizes[rank] for rank in members]),
+            request.split,
+            _terms_of(request, members),
+        )
         for rank, held in zip(members, pack(start, seed=request.seed).ranks, strict=True):
             ranks[rank] = [experts[expert] for expert in held]
     return ranks
+
+
+def _terms_of(request: PolicyRequest, members: list[int]) -> Terms:
+    """Terms for the ranks of one node, whose experts are numbered anew."""
+    speeds = tuple(request.terms.speeds[rank] for rank in members if request.terms.speeds)
+    return replace(request.terms, turn=0, speeds=speeds)

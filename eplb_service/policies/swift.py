@@ -14,7 +14,7 @@ from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import Balance
 from eplb_service.policies.lpt import fill, grant_replicas
-from eplb_service.policies.request import PolicyRequest, even_split
+from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import layer_by_layer
 
 MOST_SWAPS = 100
@@ -24,13 +24,12 @@ LEAST_GAIN = 0.01
 
 def swift(request: PolicyRequest) -> Placement:
     """Keep one replica of each expert where it is, and spread the spare slots anew."""
-    even = even_split(request.placement.layout.num_ranks)
 
     def improve(_: int, before: Balance) -> Balance:
         drawn = _Drawn(before.heat, *_homes(before.ranks))
         drawn.spread([len(held) for held in before.ranks])
         drawn.swap()
-        after = Balance(before.heat, drawn.ranks, even)
+        after = Balance(before.heat, drawn.ranks, request.split, request.terms)
         return after if after.peak < before.peak else before
 
     return layer_by_layer(request, improve)
