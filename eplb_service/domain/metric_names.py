@@ -95,6 +95,25 @@ MOVED_BYTES = Metric(
     "Bytes of expert weights sent between ranks, in settled waves.",
     DEPLOYMENT,
 )
+SHARE_REVISIONS = Metric(
+    "eplb_share_revisions_total",
+    Kind.COUNTER,
+    "Share revisions drawn, by outcome (in_use, late, overtaken, failed); none moves a weight.",
+    (*DEPLOYMENT, "outcome"),
+)
+SHARE_REVISION = Metric(
+    "eplb_share_revision",
+    Kind.GAUGE,
+    "Share revision that all ranks use, 0 while shares are even.",
+    DEPLOYMENT,
+)
+SHARE_IMBALANCE = Metric(
+    "eplb_share_predicted_imbalance_ratio",
+    Kind.GAUGE,
+    "Peak over mean of the ranks' load that the share revision in use promised, mean over layers "
+    "with data; absent while shares are even.",
+    DEPLOYMENT,
+)
 FROZEN_UNTIL = Metric(
     "eplb_frozen_until_timestamp_seconds",
     Kind.GAUGE,
@@ -120,6 +139,9 @@ METRICS: tuple[Metric, ...] = (
     WAVES,
     MOVES,
     MOVED_BYTES,
+    SHARE_REVISIONS,
+    SHARE_REVISION,
+    SHARE_IMBALANCE,
     FROZEN_UNTIL,
     HALTED,
 )
