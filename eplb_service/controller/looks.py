@@ -15,6 +15,7 @@ from eplb_service.controller.views import (
     RankView,
     RunningView,
     RunView,
+    SharesView,
     StatusView,
     WindowView,
 )
@@ -73,7 +74,18 @@ def status_view(deployment: Deployment, *, now_s: float, wall_s: float) -> Statu
         window=window_view(deployment, window, now_s=now_s),
         imbalance=imbalance_view(deployment, window),
         operation=_operation_view(deployment, state, wall_s=wall_s),
+        shares=shares_view(deployment),
     )
+
+
+def shares_view(deployment: Deployment) -> SharesView:
+    """The shares in use; what a controller did not send itself it cannot judge."""
+    stand, nan = deployment.shares, float("nan")
+    used = current(stand, deployment.driver.state)
+    if used is None:
+        return SharesView(stand.num_revisions, nan, nan, nan)
+    measured = imbalance_view(deployment, measured_window(deployment))
+    return SharesView(stand.num_revisions, used.before, used.predicted, measured.mean)
 
 
 def rank_views(deployment: Deployment, *, now_s: float) -> tuple[RankView, ...]:
