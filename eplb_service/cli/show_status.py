@@ -122,6 +122,17 @@ def show_heat(view: HeatView) -> str:
     return f"{head}\n\n{table(heads, rows, right=(0, 1, 2, 3))}"
 
 
+def heat_csv(view: HeatView) -> str:
+    """Heat as comma-separated values, one line per layer and expert."""
+    lines = ["layer,model_layer,expert,tokens"]
+    for at, layer in enumerate(view.layers):
+        lines += [
+            f"{layer},{view.model_layers[at]},{expert},{tokens:.15g}"
+            for expert, tokens in enumerate(view.tokens[at].tolist())
+        ]
+    return "\n".join(lines)
+
+
 def _heat_row(view: HeatView, at: int) -> tuple[str, ...]:
     tokens, load = view.tokens[at], view.rank_load[at]
     total = float(tokens.sum())

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.driver import DeploymentDriver
+from eplb_service.controller.meter import Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
 from eplb_service.controller.revisions import ShareStand
@@ -19,6 +20,7 @@ from eplb_service.domain.ids import Epoch, Incarnation, Revision
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership
 from eplb_service.load.group import Group
+from eplb_service.load.tally import ReportTally
 from eplb_service.load.windows import LoadWindows
 
 
@@ -72,6 +74,7 @@ class Deployment:
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
+        self.meter = Meter(ReportTally(self.tuning.windows.report_steps))
 
     @property
     def name(self) -> str:
@@ -145,6 +148,7 @@ class Deployment:
             return
         if self.counted_incarnation != membership.incarnation:
             self.heard_at_s.clear()
+            self.meter.tally.forget()
         self.counted_incarnation = membership.incarnation
         serving = state.serving
         group = Group(

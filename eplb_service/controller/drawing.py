@@ -19,8 +19,8 @@ from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
-from eplb_service.domain.metric_names import PLANNER_FAILURES, PLANS
-from eplb_service.domain.plan import Answer, Finding, Origin, Plan
+from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
+from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
@@ -56,17 +56,21 @@ class Drawer:
         """
         task = _task(deployment, draw)
         name, record = deployment.name, self._registry.tools.recorder
+        clock = self._registry.tools.clock
+        began_s = clock.monotonic_s()
         try:
             found = await self._runner.draw(task, deadline_s=deployment.tuning.planning.deadline_s)
         except (PlannerFailed, PlannerTimeout) as failed:
             deployment.failed(str(failed))
             record.add(PLANNER_FAILURES, (name,), 1)
-            record.add(PLANS, (name, "failed"), 1)
+            record.add(PLANS, (name, "failed", failed.code), 1)
             if deployment.is_news(str(failed)):
                 self._teller.note(deployment, "failure", str(failed))
             raise
+        finally:
+            record.observe(DURATION, (name, "draw"), clock.monotonic_s() - began_s)
         if isinstance(found, NothingToDo):
-            record.add(PLANS, (name, "nothing_to_do"), 1)
+            record.add(PLANS, (name, "nothing_to_do", found.reason), 1)
             return found
         serving = deployment.driver.state.serving
         if found.base != serving.placement.digest():
@@ -75,7 +79,8 @@ class Drawer:
                 f"{task.base_epoch} was drawn; it is dropped, ask again"
             )
         kept = self._judged(deployment, found)
-        record.add(PLANS, (name, kept.verdict.answer.value), 1)
+        verdict = kept.verdict
+        record.add(PLANS, (name, verdict.answer.value, _reason(verdict)), 1)
         deployment.book.keep(kept)
         return kept
 
@@ -118,8 +123,20 @@ class Drawer:
         )
         verdict = judge(context)
         return KeptPlan(
-            plan, verdict, PlanPhase.DRAFTED, is_dry_run=True, drawn_at_s=clock.wall_s()
+            plan,
+            verdict,
+            PlanPhase.DRAFTED,
+            is_dry_run=True,
+            drawn_at_s=clock.wall_s(),
+            base=deployment.driver.state.serving.placement,
         )
+
+
+def _reason(verdict: Verdict) -> str:
+    """Name the gate that kept the verdict from being yes; empty where none did."""
+    if verdict.answer is Answer.YES:
+        return ""
+    return next(said.gate for said in verdict.findings if said.answer is verdict.answer)
 
 
 def _task(deployment: Deployment, draw: Draw) -> PlanningInput:

@@ -61,10 +61,12 @@ class Planner:
         """Run one cycle; whatever it meets is told and counted, and nothing is raised."""
         try:
             await self._plan_unasked(deployment)
+            self._succeeded(deployment)
         except (PlannerFailed, PlannerTimeout):
             pass  # told and counted where it was raised; the next interval plans again
         except MOMENTARY as refused:
             deployment.skipped(refused.code)
+            self._succeeded(deployment)
         except Exception as failed:
             # Planning changes nothing, so that its faults, ours too, end no more than one cycle.
             log.exception("planning failed", extra={"deployment": deployment.name})
@@ -117,6 +119,9 @@ class Planner:
             return False
         await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
         return True
+
+    def _succeeded(self, deployment: Deployment) -> None:
+        deployment.meter.planned_at_s = self._registry.tools.clock.wall_s()
 
     def _failed(self, deployment: Deployment, text: str) -> None:
         deployment.failed(text)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eplb_service.clock import Clock
+from eplb_service.controller.counting import Counting
 from eplb_service.controller.deployment import Deployment, Switches
 from eplb_service.controller.driver import DeploymentDriver, Hooks
 from eplb_service.controller.errands import Errands
@@ -45,6 +46,7 @@ class Registry:
         """0 until this controller leads, and again once it was fenced."""
         self.fenced = asyncio.Event()
         self._teller = teller
+        self._counting = Counting(clock=tools.clock, recorder=tools.recorder)
         self._deployments: dict[str, Deployment] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -139,11 +141,13 @@ class Registry:
         )
 
         def on_effect(effect: Effect, _: DeploymentState) -> None:
+            self._counting.performed(self._deployments[name], effect)
             self._teller.tell(self._deployments[name], effect)
 
         driver = DeploymentDriver(state, errands=errands, hooks=Hooks(on_effect, self.step_down))
         deployment = Deployment(driver, switches, tools.tuner, spent=spent)
         self._deployments[name] = deployment
+        self._counting.begin(name)
         assert self._tasks is not None
         self._tasks.create_task(driver.run(), name=f"deployment {name}")
         return deployment

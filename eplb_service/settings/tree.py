@@ -47,6 +47,10 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Address that /metrics is bound to."""
     metrics_port: Port = 9464
     """0 takes any free port."""
+    page: bool = True
+    """Whether the page for people is served, at / beside /metrics; it is read only."""
+    expert_metrics: bool = False
+    """Whether /metrics/experts tells the heat of every expert: layers times experts series."""
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
