@@ -152,6 +152,7 @@ def test_wrong_unchecked_and_unmoved_runs_are_complained_of() -> None:
         "2 of 3 steps of the run were checked",
         "3 steps of the paired run had wrong outputs",
         "no plan was carried out",
+        "no shares were set",
     ]
 
 
