@@ -149,19 +149,6 @@ class Deployment:
         self.last_plan_ended_s = now_s
         self.num_fruitless = 0 if num_settled else self.num_fruitless + 1
 
-    def put_on_trial(self, plan: Plan, old: Placement) -> None:
-        """A plan changed what is served: it is to be judged."""
-        before, after = plan.price.imbalance_before, plan.price.imbalance_after
-        is_rollback = plan.plan_id == self.rolling_back
-        step_s, tokens = self.pace_before
-        promised = mean_with_data(before) - mean_with_data(after)
-        self.trial = OnTrial(
-            Trial(plan.plan_id, promised, step_s, tokens, is_rollback),
-            old,
-            self.driver.state.serving.wave.epoch,
-            may_roll_back=plan.origin is Origin.AUTOMATIC and not is_rollback,
-        )
-
     def remember(self, kept: float) -> None:
         """Keep the outcome of a plan, for gates to believe the next one accordingly."""
         self.kept_promises = (*self.kept_promises, kept)[-PROMISES_KEPT:]
@@ -200,3 +187,17 @@ class Deployment:
             top_k=membership.shape.top_k,
         )
         self.windows = LoadWindows(group, self.tuning.windows)
+
+
+def on_trial(deployment: Deployment, plan: Plan, old: Placement) -> OnTrial:
+    """Put a plan on trial that has just changed what is served."""
+    before, after = plan.price.imbalance_before, plan.price.imbalance_after
+    is_rollback = plan.plan_id == deployment.rolling_back
+    step_s, tokens = deployment.pace_before
+    promised = mean_with_data(before) - mean_with_data(after)
+    return OnTrial(
+        Trial(plan.plan_id, promised, step_s, tokens, is_rollback),
+        old,
+        deployment.driver.state.serving.wave.epoch,
+        may_roll_back=plan.origin is Origin.AUTOMATIC and not is_rollback,
+    )
