@@ -22,7 +22,7 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
-        bench-placement gen proto-baseline clean
+        bench-placement gen proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -36,6 +36,9 @@ help:
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
+	@echo "make chart-schema    write the settings into the chart's values.schema.json"
+	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
+	@echo "                     the first run builds the server, ten minutes)"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
 
@@ -105,7 +108,8 @@ fmt-check: $(STAMP)
 lint: $(STAMP)
 	@echo "== lint"
 	$(VENV)/bin/ruff check --quiet .
-	$(VENV)/bin/shellcheck deploy/lo-only .ci/run
+	$(VENV)/bin/shellcheck deploy/lo-only deploy/kube/build-apiserver .ci/run
+	$(VENV)/bin/hadolint --config deploy/images/hadolint.yaml deploy/images/*.Dockerfile
 
 types: $(STAMP)
 	@echo "== types"
@@ -120,16 +124,40 @@ proto: $(STAMP)
 	$(VENV)/bin/buf lint proto
 	$(VENV)/bin/buf breaking proto --against proto/baseline.binpb
 
-unit: $(STAMP)
+unit: $(STAMP) chart-tools
 	@echo "== unit tests"
 	$(PY) -m pytest -q -m "not ($(HEAVY))" $(ARGS)
 
 # Pytest ends with 5 when it found no test at all; that is a failure here, and says so.
-test: tools static
+test: tools static chart-tools
 	@echo "== all tests"
 	$(ALONE) $(PY) -m pytest -q -m "not ($(HARDWARE))" $(ARGS) || { code=$$?; \
 	    [ $$code -ne 5 ] || echo "no test was found: tests/ or the selection is broken" >&2; \
 	    exit $$code; }
+
+# --- the chart -----------------------------------------------------------------------------------
+
+HELMS := build/tools/helm-3/helm build/tools/helm-4/helm
+APISERVER ?= $(HOME)/.cache/eplb/kube-apiserver
+
+chart-tools: $(HELMS)
+
+build/tools/helm-%/helm: deploy/kube/get_helm.py | $(STAMP)
+	@echo "== fetch helm $*"
+	$(PY) deploy/kube/get_helm.py $* build/tools/helm-$*
+
+chart-schema: $(STAMP)
+	$(PY) -m tests.deploy.settings_schema
+
+deps-kube:
+	grep -v '^#' deploy/kube/apt.txt | while read -r package file; do \
+	    [ -e "$$file" ] || echo "$$package"; done | \
+	    DEBIAN_FRONTEND=noninteractive xargs -r apt-get install -y -qq --no-install-recommends
+
+# Outside of `make test`, as it builds a server.
+test-kube: $(STAMP) chart-tools
+	deploy/kube/build-apiserver $(APISERVER)
+	EPLB_TEST_APISERVER=$(APISERVER) $(PY) -m pytest -v -p no:cacheprovider tests/deploy/kube_walk.py $(ARGS)
 
 # --- proto --------------------------------------------------------------------------------------
 

@@ -42,7 +42,8 @@ def _carried_out(words: Sequence[str]) -> int:
         return int(end.code or 0)
     options = Options.of(args)
     answer = _run(args, options)
-    _say(f"{_written(answer, options.output)}\n")
+    if answer.text:
+        _say(f"{_written(answer, options.output)}\n")
     if answer.complaint:
         print(answer.complaint, file=sys.stderr)
     return answer.exit

@@ -8,10 +8,11 @@ from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from enum import StrEnum
 
+from eplb_service.cli.contexts import Context, chosen
 from eplb_service.cli.durations import parse_duration
+from eplb_service.cli.endpoints import DEFAULT_ENDPOINT, endpoint
 from eplb_service.cli.ends import invalid
 
-DEFAULT_ENDPOINT = "127.0.0.1:50051"
 ENDPOINT_VARIABLE = "EPLB_ENDPOINT"
 CALL_TIMEOUT_S = 30.0
 WAIT_TIMEOUT_S = 600.0
@@ -45,15 +46,23 @@ class Options:
     def of(cls, args: Namespace) -> "Options":
         """Take them from the command line, the environment and the defaults; first come wins."""
         given = vars(args)
-        patience = WAIT_TIMEOUT_S if given.get("wait") else CALL_TIMEOUT_S
+        patience = WAIT_TIMEOUT_S if given.get("wait") else given.get("patience_s", CALL_TIMEOUT_S)
+        context = chosen(args) if given.get("needs_controller", True) else None
         return cls(
-            endpoint=given.get("endpoint") or default_endpoint(),
-            deployment=given.get("deployment", ""),
+            endpoint=given.get("endpoint") or _endpoint_of(args, context),
+            deployment=given.get("deployment", context.deployment if context else ""),
             output=Output(given.get("output", Output.TABLE)),
             timeout_s=given.get("timeout", patience),
             request_id=given.get("request_id") or str(uuid.uuid4()),
             who=me(),
         )
+
+
+def _endpoint_of(args: Namespace, context: Context | None) -> str:
+    """The context named in this command, then the environment, then the current context."""
+    if context and ("context" in vars(args) or not os.environ.get(ENDPOINT_VARIABLE)):
+        return context.endpoint
+    return default_endpoint()
 
 
 def default_endpoint() -> str:
@@ -82,16 +91,6 @@ def duration(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from error
-
-
-def endpoint(text: str) -> str:
-    """Read host:port."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ArgumentTypeError(
-            f"{text!r} is no endpoint; write HOST:PORT, for example {DEFAULT_ENDPOINT}"
-        )
-    return text
 
 
 def layers(text: str) -> tuple[int, ...]:

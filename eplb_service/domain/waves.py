@@ -36,6 +36,8 @@ class WaveLimits:
     """[N] node of each rank, for near sources first; empty where not known."""
     distance: FloatArray | None = None
     """[N, N] price of the way from a rank to another, in the place of nodes."""
+    sets_shares: bool = False
+    """Whether revisions bring the best split once the last wave has settled."""
 
     @property
     def round_rows(self) -> int:

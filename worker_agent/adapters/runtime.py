@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from eplb_service.domain.deployment import ModelShape
@@ -121,8 +120,7 @@ class RuntimeEngine:
 
     def _stage(self, layer: int, expert: int) -> None:
         staging = self._runtime.slots.staging_tensors(0)
-        dtype = next(iter(staging.values())).dtype
-        for name, stack in self._runtime.model.expert(layer, expert, dtype).named().items():
+        for name, stack in self._runtime.expert(layer, expert).named().items():
             staging[name].copy_(stack[0])
 
 
@@ -136,7 +134,7 @@ def served_by(runtime: MoeRuntime, phy2log: IntArray) -> Placement:
 def shape_of(runtime: MoeRuntime, *, model_layers: tuple[int, ...]) -> ModelShape:
     """Return what the runtime's model is, as its deployment tells it."""
     shape = runtime.model.shape
-    expert = runtime.model.expert(0, 0, _dtype(runtime)).named()
+    expert = runtime.expert(0, 0).named()
     return ModelShape(
         layers=model_layers,
         num_experts=shape.num_experts,
@@ -144,7 +142,3 @@ def shape_of(runtime: MoeRuntime, *, model_layers: tuple[int, ...]) -> ModelShap
         top_k=shape.selector.top_k,
         bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
     )
-
-
-def _dtype(runtime: MoeRuntime) -> torch.dtype:
-    return next(iter(runtime.slots.weights(0).named().values())).dtype
