@@ -7,7 +7,7 @@ from eplb.v1 import admin_pb2 as pb
 
 from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, Exit, invalid
-from eplb_service.cli.files import read_text
+from eplb_service.cli.maps import ascend_text
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import plain
 from eplb_service.cli.reads import answer_tree, config_answer, plan_request
@@ -51,7 +51,7 @@ def rollback(client: Client, options: Options, args: Namespace) -> Answer:
 
 def import_map(client: Client, options: Options, args: Namespace) -> Answer:
     """Go to the placement of an expert-map file."""
-    text = read_text(args.file)
+    text = ascend_text(args)
     request = pb.ImportRequest(act=act(options, args), text=text, reshape=args.reshape)
     response = client.act(client.stub.Import, request, options.request_id)
     return carried_out(client, options, args, decode_answer(response.answer))

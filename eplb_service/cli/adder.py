@@ -5,15 +5,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 
 from eplb_service.cli.client import Client
+from eplb_service.cli.contexts import CONTEXT_VARIABLE
+from eplb_service.cli.endpoints import DEFAULT_ENDPOINT, endpoint
 from eplb_service.cli.ends import Answer
-from eplb_service.cli.options import (
-    DEFAULT_ENDPOINT,
-    ENDPOINT_VARIABLE,
-    Options,
-    Output,
-    duration,
-    endpoint,
-)
+from eplb_service.cli.options import ENDPOINT_VARIABLE, Options, Output, duration
 
 Verb = Callable[[Client, Options, Namespace], Answer]
 
@@ -57,6 +52,11 @@ class Adder:
         )
 
 
+def offer_wait(parser: ArgumentParser) -> None:
+    """Let a command wait for the plan that it starts."""
+    parser.add_argument("--wait", action="store_true", help="wait until the plan is over")
+
+
 def top_parser(
     name: str, *, parents: list[ArgumentParser], description: str, epilog: str
 ) -> ArgumentParser:
@@ -79,7 +79,14 @@ def shared_options() -> ArgumentParser:
         "--endpoint",
         type=endpoint,
         metavar="HOST:PORT",
-        help=f"the controller (default: {ENDPOINT_VARIABLE}, else {DEFAULT_ENDPOINT})",
+        help=f"the controller (default: {ENDPOINT_VARIABLE}, else the context's, else "
+        f"{DEFAULT_ENDPOINT})",
+    )
+    options.add_argument(
+        "--context",
+        metavar="NAME",
+        help=f"a controller by name; see `eplbctl context` (default: {CONTEXT_VARIABLE}, else the "
+        "current one)",
     )
     options.add_argument(
         "--deployment", metavar="NAME", help="which deployment (default: the only one there is)"

@@ -14,6 +14,8 @@ from eplb_service.cli.ends import Exit, Failure, exit_of
 
 CODE_KEY = "eplb-code"
 MAX_MESSAGE_BYTES = 64 << 20
+LONGEST_CALL_S = 24 * 3600.0
+"""One call's own limit, for commands that go on until they are stopped."""
 NEVER_REACHED = "failed to connect"
 """How gRPC words that a request was never sent."""
 OPTIONS = (
@@ -93,7 +95,7 @@ class Client:
         self, method: Method[Request, Response], request: Request, *, on_silence: str
     ) -> Response:
         try:
-            return method(request, timeout=self.remaining_s)
+            return method(request, timeout=min(self.remaining_s, LONGEST_CALL_S))
         except grpc.RpcError as error:
             raise self._failure(error, on_silence) from error
 

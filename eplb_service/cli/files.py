@@ -9,28 +9,26 @@ from eplb_service.cli.ends import Exit, Failure, invalid
 MAX_FILE_BYTES = 64 << 20
 
 
-def read_text(path: Path) -> str:
-    """Read a file, opened for reading only; raises Failure."""
+def read_bytes(path: Path) -> bytes:
+    """Read a file, opened for reading only, and never more than a map can be; raises Failure."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise invalid(
-                f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; is it the right file?"
-            )
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise invalid(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise invalid(f"{path} is not text in UTF-8") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise invalid(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; is it the right file?")
+    return data
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """Put a file in the place of what was there, at once; raises Failure with that untouched."""
     try:
         with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+            dir=path.parent, prefix=f".{path.name}.", delete=False
         ) as file:
             try:
-                file.write(text)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
                 Path(file.name).chmod(0o644)

@@ -1,5 +1,6 @@
 """eplbctl: answers go to stdout, complaints to stderr, and the exit code says how it went."""
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,14 +16,9 @@ from eplb_service.domain.errors import EplbError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        args = build_parser().parse_args(argv)
-    except SystemExit as end:
-        return int(end.code or 0)
-    try:
-        options = Options.of(args)
-        answer = _run(args, options)
-        print(_written(answer, options.output))
+        return _carried_out(words)
     except Failure as failure:
         print(f"{failure.word}: {failure}", file=sys.stderr)
         return failure.exit
@@ -35,9 +31,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; what the controller has begun goes on", file=sys.stderr)
         return Exit.INTERRUPTED
+
+
+def _carried_out(words: Sequence[str]) -> int:
+    _require_text(words)
+    try:
+        args = build_parser().parse_args(words)
+    except SystemExit as end:
+        _say("")
+        return int(end.code or 0)
+    options = Options.of(args)
+    answer = _run(args, options)
+    if answer.text:
+        _say(f"{_written(answer, options.output)}\n")
     if answer.complaint:
         print(answer.complaint, file=sys.stderr)
     return answer.exit
+
+
+def _require_text(words: Sequence[str]) -> None:
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise invalid(f"{word!a} is no text in UTF-8; nothing was asked") from error
+
+
+def _say(text: str) -> None:
+    """Write the answer through to its reader; raises Failure, or BrokenPipeError."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in the buffer would fail again, and louder, when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Failure(
+            Exit.FAILED,
+            f"the answer cannot be written: {error.strerror}; the command itself was carried out",
+        ) from error
 
 
 def _run(args: Namespace, options: Options) -> Answer:

@@ -1,16 +1,17 @@
-"""Verbs on expert-map files; they talk to no controller and never write to the file."""
+"""Verbs on expert-map files; they talk to no controller and never write to the file they read."""
 
 from argparse import Namespace
 from pathlib import Path
 
 from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, Exit, invalid
-from eplb_service.cli.files import read_text
+from eplb_service.cli.files import read_bytes, write_whole
+from eplb_service.cli.map_formats import MapFormat, ReadMap, read_map, write_map
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, plain
 from eplb_service.cli.words import count, table
 from eplb_service.domain.errors import EplbError, InvalidMapFile
-from eplb_service.domain.map_file import MapFile, parse_map, placement_of
+from eplb_service.domain.map_file import MapFile, placement_of
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import Violation, violations
 
@@ -22,7 +23,7 @@ def validate(client: Client, options: Options, args: Namespace) -> Answer:
     del client, options
     path: Path = args.file
     try:
-        found = parse_map(read_text(path))
+        found = _read(args).found
         num_experts: int = args.experts or _highest(found) + 1
         _require_room(found, num_experts)
         placement = placement_of(found, model_layers=found.layer_ids, num_experts=num_experts)
@@ -38,6 +39,37 @@ def validate(client: Client, options: Options, args: Namespace) -> Answer:
         shown += f"\nand {len(broken) - MAX_SHOWN} more; -o json lists all"
     complaint = f"invalid: {path} is not sound in {count(len(broken), 'place')}; it is untouched"
     return Answer(shown, facts, Exit.INVALID, complaint)
+
+
+def convert(client: Client, options: Options, args: Namespace) -> Answer:
+    """Write a file's placement down in another format."""
+    del client, options
+    read = _named(args)
+    form = MapFormat(args.to)
+    write_whole(args.out, write_map(read.found, form, hidden_layers=args.hidden_layers))
+    layers = count(len(read.found.layers), "layer")
+    facts: Plain = {"file": str(args.out), "from": str(read.format), "to": str(form)}
+    return Answer(f"{layers} of {args.file} ({read.format}) written to {args.out} ({form})", facts)
+
+
+def ascend_text(args: Namespace) -> str:
+    """Return a file's placement in the format that the controller reads; raises Failure."""
+    read = _named(args)
+    if read.format is MapFormat.ASCEND:
+        return read_bytes(args.file).decode()
+    return write_map(read.found, MapFormat.ASCEND, hidden_layers=None).decode()
+
+
+def _named(args: Namespace) -> ReadMap:
+    try:
+        return _read(args)
+    except EplbError as error:
+        raise invalid(f"{args.file}: {error}") from error
+
+
+def _read(args: Namespace) -> ReadMap:
+    form = MapFormat(args.form) if args.form else None
+    return read_map(read_bytes(args.file), num_ranks=args.ranks, form=form)
 
 
 def _require_room(found: MapFile, num_experts: int) -> None:

@@ -8,13 +8,16 @@ from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass
 from enum import StrEnum
 
+from eplb_service.cli.contexts import Context, chosen
 from eplb_service.cli.durations import parse_duration
+from eplb_service.cli.endpoints import DEFAULT_ENDPOINT, endpoint
 from eplb_service.cli.ends import invalid
 
-DEFAULT_ENDPOINT = "127.0.0.1:50051"
 ENDPOINT_VARIABLE = "EPLB_ENDPOINT"
 CALL_TIMEOUT_S = 30.0
 WAIT_TIMEOUT_S = 600.0
+MOST_IN_32_BITS = (1 << 31) - 1
+MOST_IN_64_BITS = (1 << 63) - 1
 EXAMPLE = "budget.max_moves=96"
 """A setting and a value for it."""
 
@@ -43,15 +46,23 @@ class Options:
     def of(cls, args: Namespace) -> "Options":
         """Take them from the command line, the environment and the defaults; first come wins."""
         given = vars(args)
-        patience = WAIT_TIMEOUT_S if given.get("wait") else CALL_TIMEOUT_S
+        patience = WAIT_TIMEOUT_S if given.get("wait") else given.get("patience_s", CALL_TIMEOUT_S)
+        context = chosen(args) if given.get("needs_controller", True) else None
         return cls(
-            endpoint=given.get("endpoint") or default_endpoint(),
-            deployment=given.get("deployment", ""),
+            endpoint=given.get("endpoint") or _endpoint_of(args, context),
+            deployment=given.get("deployment", context.deployment if context else ""),
             output=Output(given.get("output", Output.TABLE)),
             timeout_s=given.get("timeout", patience),
             request_id=given.get("request_id") or str(uuid.uuid4()),
             who=me(),
         )
+
+
+def _endpoint_of(args: Namespace, context: Context | None) -> str:
+    """The context named in this command, then the environment, then the current context."""
+    if context and ("context" in vars(args) or not os.environ.get(ENDPOINT_VARIABLE)):
+        return context.endpoint
+    return default_endpoint()
 
 
 def default_endpoint() -> str:
@@ -82,16 +93,6 @@ def duration(text: str) -> float:
         raise ArgumentTypeError(str(error)) from error
 
 
-def endpoint(text: str) -> str:
-    """Read host:port."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ArgumentTypeError(
-            f"{text!r} is no endpoint; write HOST:PORT, for example {DEFAULT_ENDPOINT}"
-        )
-    return text
-
-
 def layers(text: str) -> tuple[int, ...]:
     """Read layer numbers: 3, 0-7, or 0,4,8-11."""
     found: list[int] = []
@@ -104,14 +105,23 @@ def layers(text: str) -> tuple[int, ...]:
             )
         if len(range(int(first), int(last or first) + 1)) not in range(1, 1025):
             raise ArgumentTypeError(f"{part!r} is no range of layers; write the smaller one first")
-        found.extend(range(int(first), int(last or first) + 1))
+        found.extend(range(small_number(first), small_number(last or first) + 1))
     return tuple(dict.fromkeys(found))
 
 
 def whole_number(text: str) -> int:
-    """Read a number of 0 or more."""
-    if not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
+    """Read a number of 0 or more that fits the messages' 64 bits."""
+    return _number(text, MOST_IN_64_BITS)
+
+
+def small_number(text: str) -> int:
+    """Read a number of 0 or more that fits the messages' 32 bits."""
+    return _number(text, MOST_IN_32_BITS)
+
+
+def _number(text: str, most: int) -> int:
+    if not text.isdecimal() or len(text) > len(str(most)) or int(text) > most:
+        raise ArgumentTypeError(f"{text!r} is no whole number from 0 to {most}")
     return int(text)
 
 

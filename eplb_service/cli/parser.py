@@ -1,17 +1,20 @@
 """The command line: every verb with its options, one line of help and an example."""
 
 from argparse import ArgumentParser
-from pathlib import Path
+from math import inf
 
-from eplb_service.cli import acts, maps, reads
-from eplb_service.cli.adder import Adder, shared_options, top_parser
+from eplb_service.cli import acts, differ, follow, reads
+from eplb_service.cli.adder import Adder, offer_wait, shared_options, top_parser
 from eplb_service.cli.options import (
     EXAMPLE,
+    WAIT_TIMEOUT_S,
     assignment,
     duration,
     layers,
+    small_number,
     whole_number,
 )
+from eplb_service.cli.parser_files import add_contexts, add_files
 
 ABOUT = """\
 Look after the placement of experts: see how even their load is, move them, go back.
@@ -35,10 +38,12 @@ def build_parser() -> ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     add = Adder(verbs.add_parser, shared)
     _add_reads(add)
+    _add_follows(add)
     _add_moves(add)
     _add_brakes(add)
-    _add_files(add)
+    add_files(add)
     _add_config(add)
+    add_contexts(add)
     return parser
 
 
@@ -54,6 +59,9 @@ def _add_reads(add: Adder) -> None:
         default=(),
         metavar="N",
         help="MoE layers to show: 3, 0-7 or 0,4,8-11 (default: all)",
+    )
+    heat.add_argument(
+        "--csv", action="store_true", help="write layer,model_layer,expert,tokens lines instead"
     )
     plan = add(
         "plan",
@@ -72,8 +80,35 @@ def _add_reads(add: Adder) -> None:
     _name_plan(explain)
     history = add("history", reads.history, "show what happened, newest first", "eplbctl history")
     history.add_argument(
-        "--limit", type=whole_number, default=20, metavar="N", help="most lines (default: 20)"
+        "--limit", type=small_number, default=20, metavar="N", help="most lines (default: 20)"
     )
+
+
+def _add_follows(add: Adder) -> None:
+    wait = add(
+        "wait", follow.wait, "wait until a deployment is as asked", "eplbctl wait --for settled"
+    )
+    wait.add_argument(
+        "--for", dest="goal", choices=[str(goal) for goal in follow.Goal], default="settled"
+    )
+    wait.set_defaults(patience_s=WAIT_TIMEOUT_S)
+    watch = add("watch", follow.watch, "print events as they happen", "eplbctl watch --count 10")
+    top = add("top", follow.top, "draw status, heat and events anew and anew", "eplbctl top")
+    top.add_argument(
+        "--every", type=duration, default=2.0, metavar="TIME", help="between looks (default: 2s)"
+    )
+    for parser, what in ((watch, "events"), (top, "looks")):
+        parser.add_argument(
+            "--count", type=small_number, default=0, metavar="N", help=f"stop after N {what}"
+        )
+        parser.set_defaults(patience_s=inf)
+    differ_ = add(
+        "diff", differ.diff, "show which ranks hold other experts", "eplbctl diff 40 served"
+    )
+    for name, help_ in (("before", "an epoch, `served`, or a file"), ("after", "likewise")):
+        differ_.add_argument(name, metavar=name.upper(), help=help_)
+    differ_.add_argument("--ranks", type=small_number, metavar="N", help="for files without ranks")
+    differ_.add_argument("--exit-code", action="store_true", help="exit with 10 if they differ")
 
 
 def _add_moves(add: Adder) -> None:
@@ -81,7 +116,7 @@ def _add_moves(add: Adder) -> None:
         "apply", acts.apply, "start a plan that `plan` drew", "eplbctl apply 7f3a --wait"
     )
     _name_plan(apply)
-    _offer_wait(apply)
+    offer_wait(apply)
     rebalance = add.act(
         "rebalance",
         acts.rebalance,
@@ -89,7 +124,7 @@ def _add_moves(add: Adder) -> None:
         'eplbctl rebalance --layers 0-7 --reason "evening peak" --wait',
     )
     _say_what_to_plan(rebalance)
-    _offer_wait(rebalance)
+    offer_wait(rebalance)
     rollback = add.act(
         "rollback",
         acts.rollback,
@@ -102,7 +137,7 @@ def _add_moves(add: Adder) -> None:
         metavar="EPOCH",
         help="epoch to return to (default: the one before; `history` lists them)",
     )
-    _offer_wait(rollback)
+    offer_wait(rollback)
 
 
 def _add_brakes(add: Adder) -> None:
@@ -144,45 +179,6 @@ def _add_brakes(add: Adder) -> None:
     )
 
 
-def _add_files(add: Adder) -> None:
-    export = add(
-        "export", reads.export, "write a placement as an expert map", "eplbctl export map.json"
-    )
-    export.add_argument("file", type=Path, nargs="?", metavar="FILE", help="default: stdout")
-    export.add_argument(
-        "--epoch", type=whole_number, default=0, metavar="EPOCH", help="default: the served one"
-    )
-    imported = add.act(
-        "import",
-        acts.import_map,
-        "go to the placement of an expert map",
-        "eplbctl import map.json --wait",
-    )
-    imported.add_argument("file", type=Path, metavar="FILE", help="expert map, JSON")
-    imported.add_argument(
-        "--reshape",
-        action="store_true",
-        help="fit a map that was made for other slot counts to this deployment",
-    )
-    _offer_wait(imported)
-    group = add.group(
-        "map", "work on expert-map files, without a controller", "eplbctl map validate map.json"
-    )
-    validate = group(
-        "validate",
-        maps.validate,
-        "check a file against every rule; never writes",
-        "eplbctl map validate map.json",
-    )
-    validate.add_argument("file", type=Path, metavar="FILE", help="expert map, JSON")
-    validate.add_argument(
-        "--experts",
-        type=whole_number,
-        metavar="N",
-        help="experts of the model (default: as many as the highest id in the file says)",
-    )
-
-
 def _add_config(add: Adder) -> None:
     config = add.group(
         "config", "show or change gates and budgets", f"eplbctl config set {EXAMPLE}"
@@ -214,7 +210,3 @@ def _say_what_to_plan(parser: ArgumentParser) -> None:
 
 def _name_plan(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN", help="id of the plan, as `plan` printed it")
-
-
-def _offer_wait(parser: ArgumentParser) -> None:
-    parser.add_argument("--wait", action="store_true", help="wait until the plan is over")

@@ -12,7 +12,13 @@ from eplb_service.cli.files import write_whole
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, plain
 from eplb_service.cli.show_plan import UNCHANGED, explain_plan, objections, show_answer
-from eplb_service.cli.show_status import show_config, show_heat, show_history, show_statuses
+from eplb_service.cli.show_status import (
+    heat_csv,
+    show_config,
+    show_heat,
+    show_history,
+    show_statuses,
+)
 from eplb_service.controller.desk import PlanRequest
 from eplb_service.controller.views import NothingView
 from eplb_service.domain import plan as plans
@@ -39,7 +45,7 @@ def heat(client: Client, options: Options, args: Namespace) -> Answer:
     """Show how many tokens each expert got."""
     request = pb.HeatRequest(deployment=options.deployment, layers=args.layers)
     view = decode_heat(client.ask(client.stub.Heat, request))
-    return Answer(show_heat(view), plain(view))
+    return Answer(heat_csv(view) if args.csv else show_heat(view), plain(view))
 
 
 def plan(client: Client, options: Options, args: Namespace) -> Answer:
@@ -84,7 +90,7 @@ def export(client: Client, options: Options, args: Namespace) -> Answer:
     text = client.ask(client.stub.Export, request).text
     if args.file is None:
         return Answer(text.rstrip("\n"), plain_json(text))
-    write_whole(args.file, text)
+    write_whole(args.file, text.encode())
     return Answer(f"written to {args.file}", {"file": str(args.file)})
 
 

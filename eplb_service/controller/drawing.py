@@ -9,24 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eplb_service.controller.deployment import Deployment
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import heat_now, measured_window, newest_window
 from eplb_service.controller.machine_state import PlanPhase, RunAsked
 from eplb_service.controller.plan_book import KeptPlan
 from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput, Timing
 from eplb_service.controller.ports import PlanRunner
-from eplb_service.controller.records import has_same_shape
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
-from eplb_service.domain.heat import Heat
-from eplb_service.domain.metric_names import PLANNER_FAILURES, PLANS
-from eplb_service.domain.plan import Answer, Finding, Origin, Plan
+from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
+from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
-from eplb_service.load.fold import heat_of
 from eplb_service.load.window import LoadWindow
 
 STALL_PER_PLAN_S = 0.001
@@ -59,17 +56,21 @@ class Drawer:
         """
         task = _task(deployment, draw)
         name, record = deployment.name, self._registry.tools.recorder
+        clock = self._registry.tools.clock
+        began_s = clock.monotonic_s()
         try:
             found = await self._runner.draw(task, deadline_s=deployment.tuning.planning.deadline_s)
         except (PlannerFailed, PlannerTimeout) as failed:
             deployment.failed(str(failed))
             record.add(PLANNER_FAILURES, (name,), 1)
-            record.add(PLANS, (name, "failed"), 1)
+            record.add(PLANS, (name, "failed", failed.code), 1)
             if deployment.is_news(str(failed)):
                 self._teller.note(deployment, "failure", str(failed))
             raise
+        finally:
+            record.observe(DURATION, (name, "draw"), clock.monotonic_s() - began_s)
         if isinstance(found, NothingToDo):
-            record.add(PLANS, (name, "nothing_to_do"), 1)
+            record.add(PLANS, (name, "nothing_to_do", found.reason), 1)
             return found
         serving = deployment.driver.state.serving
         if found.base != serving.placement.digest():
@@ -78,7 +79,8 @@ class Drawer:
                 f"{task.base_epoch} was drawn; it is dropped, ask again"
             )
         kept = self._judged(deployment, found)
-        record.add(PLANS, (name, kept.verdict.answer.value), 1)
+        verdict = kept.verdict
+        record.add(PLANS, (name, verdict.answer.value, _reason(verdict)), 1)
         deployment.book.keep(kept)
         return kept
 
@@ -114,15 +116,27 @@ class Drawer:
         clock = self._registry.tools.clock
         context = GateContext(
             plan=plan,
-            evidence=evidence_of(deployment, newest_window(deployment)),
+            evidence=evidence_of(deployment, measured_window(deployment)),
             standing=standing_of(deployment, clock),
             budget=budget_of(deployment),
             settings=deployment.tuning.gates,
         )
         verdict = judge(context)
         return KeptPlan(
-            plan, verdict, PlanPhase.DRAFTED, is_dry_run=True, drawn_at_s=clock.wall_s()
+            plan,
+            verdict,
+            PlanPhase.DRAFTED,
+            is_dry_run=True,
+            drawn_at_s=clock.wall_s(),
+            base=deployment.driver.state.serving.placement,
         )
+
+
+def _reason(verdict: Verdict) -> str:
+    """Name the gate that kept the verdict from being yes; empty where none did."""
+    if verdict.answer is Answer.YES:
+        return ""
+    return next(said.gate for said in verdict.findings if said.answer is verdict.answer)
 
 
 def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
@@ -139,7 +153,7 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
     return PlanningInput(
         base_epoch=state.serving.wave.epoch,
         current=placement,
-        heat=_heat(window, deployment),
+        heat=heat_now(deployment),
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
@@ -148,6 +162,7 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
             round_bytes=terms.round_bytes,
             bytes_per_expert=membership.shape.bytes_per_expert,
             ownership=profiles[0].ownership,
+            sets_shares=deployment.tuning.shares.is_automatic,
             nodes=tuple(profile.node for profile in profiles),
         ),
         timing=Timing(
@@ -158,14 +173,6 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
         origin=draw.origin,
         reason=draw.reason,
     )
-
-
-def _heat(window: LoadWindow | None, deployment: Deployment) -> Heat:
-    placement, counted = deployment.driver.state.serving.placement, deployment.counted_placement
-    if window is not None and window.num_steps and has_same_shape(placement, counted):
-        return heat_of(window, counted)
-    tokens = np.zeros((placement.num_layers, placement.num_experts))
-    return Heat(tokens, None, 0, 0.0, np.zeros((0, *tokens.shape)))
 
 
 def _sources(

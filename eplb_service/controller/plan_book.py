@@ -1,11 +1,13 @@
 """Plans that are kept to be explained and applied: a bounded number, the newest."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.machine_state import PlanPhase
 from eplb_service.controller.views import PlanView
 from eplb_service.domain.errors import UnknownPlan
+from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Plan, Verdict
 
 NUM_KEPT = 64
@@ -20,6 +22,8 @@ class KeptPlan:
     phase: PlanPhase
     is_dry_run: bool
     drawn_at_s: float
+    base: Placement
+    """The placement that it starts from."""
     num_settled: int = 0
     ending: str = ""
     """Why it ended as it did."""
@@ -67,7 +71,12 @@ class PlanBook:
         if kept is None:
             return None
         running = KeptPlan(
-            kept.plan, kept.verdict, PlanPhase.RUNNING, is_dry_run=False, drawn_at_s=kept.drawn_at_s
+            kept.plan,
+            kept.verdict,
+            PlanPhase.RUNNING,
+            is_dry_run=False,
+            drawn_at_s=kept.drawn_at_s,
+            base=kept.base,
         )
         self.keep(running)
         return running
@@ -88,6 +97,10 @@ class PlanBook:
         kept = self._plans.get(plan_id)
         if kept is not None:
             self._plans[plan_id] = replace(kept, phase=phase, ending=reason)
+
+    def newest_first(self) -> Iterator[KeptPlan]:
+        """Every kept plan, by when it was drawn."""
+        return iter(sorted(self._plans.values(), key=lambda kept: -kept.drawn_at_s))
 
     def latest_run(self) -> KeptPlan | None:
         """Return the plan that runs, or ran last."""

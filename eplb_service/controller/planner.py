@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.drawing import Draw, Drawer
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import measured_window
 from eplb_service.controller.machine_state import PlanPhase
 from eplb_service.controller.planning import ByPolicy, NothingToDo, ToPlacement
 from eplb_service.controller.registry import Registry
@@ -61,10 +61,12 @@ class Planner:
         """Run one cycle; whatever it meets is told and counted, and nothing is raised."""
         try:
             await self._plan_unasked(deployment)
+            self._succeeded(deployment)
         except (PlannerFailed, PlannerTimeout):
             pass  # told and counted where it was raised; the next interval plans again
         except MOMENTARY as refused:
             deployment.skipped(refused.code)
+            self._succeeded(deployment)
         except Exception as failed:
             # Planning changes nothing, so that its faults, ours too, end no more than one cycle.
             log.exception("planning failed", extra={"deployment": deployment.name})
@@ -118,6 +120,9 @@ class Planner:
         await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
         return True
 
+    def _succeeded(self, deployment: Deployment) -> None:
+        deployment.meter.planned_at_s = self._registry.tools.clock.wall_s()
+
     def _failed(self, deployment: Deployment, text: str) -> None:
         deployment.failed(text)
         self._registry.tools.recorder.add(PLANNER_FAILURES, (deployment.name,), 1)
@@ -142,7 +147,7 @@ class Planner:
         settings = deployment.tuning.gates
         if cooling(standing_of(deployment, self._registry.tools.clock), settings):
             return "cooldown"
-        evidence = evidence_of(deployment, newest_window(deployment))
+        evidence = evidence_of(deployment, measured_window(deployment))
         if lacking(evidence, settings):
             return "insufficient_samples"
         if balanced(evidence, settings):

@@ -12,7 +12,7 @@ from eplb_service.controller.records import (
     Note,
     Recovered,
 )
-from eplb_service.domain.ids import Epoch, Generation, Revision
+from eplb_service.domain.ids import Epoch, FloatArray, Generation, Revision
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.plan import Plan
 from eplb_service.protocol.messages import Down
@@ -113,6 +113,14 @@ class Recorder(Protocol):
         """Add to a counter."""
         ...
 
+    def observe(self, metric: Metric, labels: Sequence[str], value: float) -> None:
+        """Count one value of a histogram."""
+        ...
+
     def forget(self, metric: Metric, labels: Sequence[str]) -> None:
         """Drop one series, e.g. of a layer without load."""
+        ...
+
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
+        """Keep the newest heat [L, E] and load [L, N] for whoever asks; neither is written to."""
         ...

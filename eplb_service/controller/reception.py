@@ -9,9 +9,9 @@ from eplb_service.controller.ports import Outbox, Recorder
 from eplb_service.controller.registry import Registry
 from eplb_service.domain.errors import InvalidReport, NotLeader
 from eplb_service.domain.ids import Incarnation
-from eplb_service.domain.metric_names import REPORTS_REJECTED
+from eplb_service.domain.metric_names import DIGEST_MISMATCHES, REPORTS_REJECTED, STREAMS_OPENED
 from eplb_service.domain.report import LoadReport
-from eplb_service.protocol.messages import Hello, ReportAck, Word
+from eplb_service.protocol.messages import Dropped, DropReason, Hello, ReportAck, Word
 
 
 class Reception:
@@ -26,6 +26,7 @@ class Reception:
         """Register a rank and welcome it; raises RegistrationRefused, StaleMessage, NotLeader."""
         deployment = await self._registry.deployment_of(hello)
         await deployment.driver.ask(RankGreeted(hello), outbox)
+        self._recorder.add(STREAMS_OPENED, (deployment.name,), 1)
         if not deployment.is_counting_what_is_served():
             deployment.recount()
         return Link(deployment, hello, outbox, clock=self._clock, recorder=self._recorder)
@@ -52,6 +53,8 @@ class Link:
 
     async def said(self, word: Word) -> None:
         """Handle a word of the protocol."""
+        if isinstance(word, Dropped) and word.reason is DropReason.DIGEST_MISMATCH:
+            self._recorder.add(DIGEST_MISMATCHES, (self._deployment.name,), 1)
         await self._deployment.driver.ask(
             RankSaid(self._rank, self._incarnation, word), self._outbox
         )
@@ -71,6 +74,8 @@ class Link:
             deployment.num_rejected += 1
             self._recorder.add(REPORTS_REJECTED, (deployment.name, refused.reason), 1)
             raise
+        is_migrating = deployment.driver.state.flight is not None
+        deployment.meter.tally.add(report, rank, is_migrating=is_migrating)
         deployment.heard_at_s[rank] = self._clock.monotonic_s()
         if report.is_closing:
             generation = deployment.driver.errands.generation

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from eplb_service.clock import Clock
+from eplb_service.controller.counting import Counting
 from eplb_service.controller.deployment import Deployment, Switches
 from eplb_service.controller.driver import DeploymentDriver, Hooks
 from eplb_service.controller.errands import Errands
@@ -18,7 +19,7 @@ from eplb_service.controller.recovery import recovered_state
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.tuning import Tuner
 from eplb_service.domain.errors import InvalidRequest, NotLeader, StoreConflict, UnknownDeployment
-from eplb_service.domain.ids import Generation
+from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.messages import Hello
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Registry:
         """0 until this controller leads, and again once it was fenced."""
         self.fenced = asyncio.Event()
         self._teller = teller
+        self._counting = Counting(clock=tools.clock, recorder=tools.recorder)
         self._deployments: dict[str, Deployment] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -58,7 +60,9 @@ class Registry:
             overrides, trouble = self.tools.tuner.usable(found.settings)
             tuning = self.tools.tuner.tuning(overrides)
             state = recovered_state(found, pace=tuning.pace, now_s=self.tools.clock.wall_s())
-            deployment = self._admit(name, state, Switches(found.freeze, overrides), generation)
+            switches = Switches(found.freeze, overrides)
+            spent = found.settled.wave.epoch, found.highest_revision
+            deployment = self._admit(name, state, switches, generation, spent=spent)
             if trouble:
                 text = f"overrides set aside: {trouble}; on record are {found.settings}"
                 self._teller.note(deployment, "failure", text)
@@ -119,7 +123,13 @@ class Registry:
         return iter([self._deployments[name] for name in sorted(self._deployments)])
 
     def _admit(
-        self, name: str, state: DeploymentState, switches: Switches, generation: Generation
+        self,
+        name: str,
+        state: DeploymentState,
+        switches: Switches,
+        generation: Generation,
+        *,
+        spent: tuple[Epoch, Revision] = (Epoch(0), Revision(0)),
     ) -> Deployment:
         tools = self.tools
         errands = Errands(
@@ -131,10 +141,13 @@ class Registry:
         )
 
         def on_effect(effect: Effect, _: DeploymentState) -> None:
+            self._counting.performed(self._deployments[name], effect)
             self._teller.tell(self._deployments[name], effect)
 
         driver = DeploymentDriver(state, errands=errands, hooks=Hooks(on_effect, self.step_down))
-        deployment = self._deployments[name] = Deployment(driver, switches, tools.tuner)
+        deployment = Deployment(driver, switches, tools.tuner, spent=spent)
+        self._deployments[name] = deployment
+        self._counting.begin(name)
         assert self._tasks is not None
         self._tasks.create_task(driver.run(), name=f"deployment {name}")
         return deployment

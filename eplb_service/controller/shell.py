@@ -2,19 +2,23 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from eplb_service.controller.acting import PlanVerbs
 from eplb_service.controller.acts import Acts
 from eplb_service.controller.drawing import Drawer
-from eplb_service.controller.gauges import show
+from eplb_service.controller.gauges import show, show_controller
 from eplb_service.controller.machine_state import Ticked
+from eplb_service.controller.page_reading import PageReading
 from eplb_service.controller.planner import Planner
 from eplb_service.controller.ports import Archive, PlanRunner
 from eplb_service.controller.reading import Reading
 from eplb_service.controller.reception import Reception
 from eplb_service.controller.registry import Registry, Tools
+from eplb_service.controller.share_loop import ShareLoop
 from eplb_service.controller.switching import SwitchVerbs
 from eplb_service.controller.teller import Teller
+from eplb_service.controller.watched_store import WatchedStore
 from eplb_service.domain.errors import NotLeader
 
 TICK_S = 0.25
@@ -25,13 +29,16 @@ class Controller:
     """Plugs the desks together; `run` is its life."""
 
     def __init__(self, tools: Tools, *, archive: Archive, runner: PlanRunner) -> None:
+        tools = replace(tools, store=WatchedStore(tools.store, tools.recorder))
         self._tools = tools
-        self._teller = Teller(store=tools.store, clock=tools.clock, recorder=tools.recorder)
+        self._teller = Teller(store=tools.store, clock=tools.clock)
         self.registry = Registry(tools, self._teller)
         drawer = Drawer(self.registry, self._teller, runner)
         self._planner = Planner(self.registry, self._teller, drawer)
+        self.shares = ShareLoop(self.registry, self._teller)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
         self.operators = Reading(self.registry, drawer, self._teller, archive)
+        self.page = PageReading(self.registry, archive)
         self.acts = Acts(
             PlanVerbs(self.registry, drawer, self._teller, archive),
             SwitchVerbs(self.registry, self._teller),
@@ -44,6 +51,7 @@ class Controller:
             tasks.create_task(self._teller.run(self.registry.step_down), name="history")
             tasks.create_task(self._tick(), name="ticks")
             tasks.create_task(self._planner.run(tasks), name="planning")
+            tasks.create_task(self.shares.run(tasks), name="shares")
             tasks.create_task(self._show(), name="gauges")
             await on_leading()
             await self.registry.fenced.wait()
@@ -65,6 +73,7 @@ class Controller:
 
     async def _show(self) -> None:
         while True:
+            show_controller(self.registry)
             await asyncio.sleep(SHOW_S)
             for deployment in self.registry.all():
                 show(deployment, self._tools)

@@ -1,4 +1,4 @@
-"""Tells people what happened: log lines, history and counters, one per effect that matters.
+"""Tells people what happened: log lines and history, one per effect that matters.
 
 Never on a migration's path: history is written by a task of its own.
 """
@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 
 from eplb_service.clock import Clock
+from eplb_service.controller.counting import cost_of
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.machine_state import (
     Effect,
@@ -18,13 +19,11 @@ from eplb_service.controller.machine_state import (
     SpendEpoch,
     WaveEnded,
 )
-from eplb_service.controller.ports import Recorder, Store
-from eplb_service.controller.records import EpochRecord, HistoryEntry
+from eplb_service.controller.ports import Store
+from eplb_service.controller.records import HistoryEntry
 from eplb_service.domain.errors import EplbError, StoreConflict
 from eplb_service.domain.ids import Generation
-from eplb_service.domain.metric_names import MOVED_BYTES, MOVES, WAVES
 from eplb_service.domain.plan import Answer, Plan
-from eplb_service.domain.wave import SOURCE, TARGET
 from eplb_service.protocol.wave_state import WavePhase
 
 log = logging.getLogger(__name__)
@@ -37,10 +36,9 @@ Entry = tuple[Generation, str, HistoryEntry]
 class Teller:
     """Writes the story of every deployment."""
 
-    def __init__(self, *, store: Store, clock: Clock, recorder: Recorder) -> None:
+    def __init__(self, *, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._recorder = recorder
         self._entries: asyncio.Queue[Entry] = asyncio.Queue(QUEUE_BOUND)
 
     async def run(self, on_fenced: Callable[[StoreConflict], None]) -> None:
@@ -119,14 +117,9 @@ class Teller:
             deployment.windows.begin(flight.record.wave.epoch, flight.record.placement)
 
     def _wave_ended(self, deployment: Deployment, ended: WaveEnded) -> None:
-        record, name = ended.record, deployment.name
-        self._recorder.add(WAVES, (name, ended.phase.value), 1)
+        record = ended.record
         if ended.phase is WavePhase.SETTLED:
-            shape = deployment.driver.state.membership
-            moves, remote = moves_of(record)
-            num_bytes = remote * (shape.shape.bytes_per_expert if shape else 0)
-            self._recorder.add(MOVES, (name,), moves)
-            self._recorder.add(MOVED_BYTES, (name,), num_bytes)
+            moves, num_bytes = cost_of(deployment, record)
             deployment.book.wave_settled(record.plan_id, moves=moves, num_bytes=num_bytes)
             windows = deployment.windows
             if windows is not None and windows.group.epoch != record.wave.epoch:
@@ -134,13 +127,3 @@ class Teller:
         why = ended.reason or record.note
         text = f"epoch {record.wave.epoch} {ended.phase}{f': {why}' if why else ''}"
         self.note(deployment, "wave", text, record.plan_id)
-
-
-def moves_of(record: EpochRecord) -> tuple[int, int]:
-    """Slots that the wave filled, and how many of them from another rank."""
-    if record.content is None:
-        return 0, 0
-    transfers = record.content.transfers
-    ranks = record.placement.layout.rank_of_slot()
-    remote = ranks[transfers[:, SOURCE]] != ranks[transfers[:, TARGET]]
-    return len(transfers), int(remote.sum())

@@ -46,6 +46,10 @@ class SlotLayout:
         base = self.base(rank)
         return slice(base, base + self.slots_per_rank[rank])
 
+    def starts(self) -> tuple[int, ...]:
+        """[N + 1] first slot of every rank, and one past the last."""
+        return (*(self.base(rank) for rank in range(self.num_ranks)), self.num_slots)
+
     def rank_of_slot(self) -> IntArray:
         """[P] the rank that each slot belongs to."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), self.slots_per_rank)

@@ -5,17 +5,22 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
 from eplb_service.domain.errors import EplbError
+from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.tuner import SettingsTuner
 from eplb_service.store import open_store
+from eplb_service.web import Feed, PageApp
+
+PACKAGE = "eplb-control-plane"
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ class Service:
     def __init__(self, settings: Settings, runner: PlanRunner) -> None:
         self._settings = settings
         self._recorder = PrometheusRecorder()
+        self._recorder.set(BUILD_INFO, (version(PACKAGE),), 1)
         self._store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
         tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings))
         self._controller = Controller(tools, archive=self._store, runner=runner)
@@ -54,8 +60,14 @@ class Service:
         controller has taken over.
         """
         server = self._settings.server
+        feed = Feed(self._controller.page, asyncio.get_running_loop())
+        page = PageApp(feed) if server.page else None
         metrics = MetricsServer(
-            self._recorder.registry, host=server.metrics_host, port=server.metrics_port
+            self._recorder,
+            host=server.metrics_host,
+            port=server.metrics_port,
+            has_experts=server.expert_metrics,
+            page=page,
         )
         try:
             port = await self._server.start()
@@ -74,8 +86,9 @@ class Service:
         except BaseExceptionGroup as group:
             raise _first_named(group) from group
         finally:
+            feed.closed.set()
             await self._server.stop()
-            metrics.close()
+            await asyncio.to_thread(metrics.close)
             await asyncio.to_thread(self._store.close)
 
 

@@ -21,7 +21,7 @@ from tests.agent.scripts import Spent, order_of, waves_between
 from worker_agent.agent.checks import Limits
 from worker_agent.agent.introduction import Introduction
 from worker_agent.agent.joining import shares_digest
-from worker_agent.applier.applier import Applier, StepSide
+from worker_agent.applier.applier import Applier, Start, StepSide
 from worker_agent.applier.desk import Desk, Snapshot
 from worker_agent.ports.engine import Counters, StepTotals
 from worker_agent.ports.weights import WeightsEvent
@@ -114,6 +114,8 @@ class FakeEngine:
     def __init__(self) -> None:
         self.log: list[str] = []
         self.tables: list[IntArray] = []
+        self.in_use: IntArray = even_shares(OLD, Ownership.OWN).table_of(PROFILE.rank).copy()
+        """[L, E, J] what the rank dispatches by."""
         self.num_steps = 0
 
     def load(self, placement: Placement, table: IntArray) -> None:
@@ -122,10 +124,12 @@ class FakeEngine:
 
     def switch(self, order: Order) -> None:
         self.log.append(f"switch {order.epoch}")
+        self.in_use[order.content.layers] = order.dispatch
 
     def apply_table(self, table: IntArray) -> None:
         self.log.append("table")
         self.tables.append(table)
+        self.in_use = table.copy()
 
     def counters(self) -> Counters:
         """Ten decode tokens to every slot, and to every expert, in each step."""
@@ -201,7 +205,9 @@ class StepRig:
         engine: FakeEngine | None = None,
     ) -> Applier:
         parts = StepSide(group or self.group, engine or self.engine, self.weights, self.cuts)
-        return Applier(first_state(), OLD, parts, self.desk, agree_every=agree_every)
+        table = even_shares(OLD, Ownership.OWN).table_of(PROFILE.rank)
+        serving = Start(first_state(), OLD, table)
+        return Applier(serving, parts, self.desk, agree_every=agree_every)
 
     def steps(self, number: int) -> None:
         for _ in range(number):

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from eplb_service.domain.ids import Digest, Epoch, Generation, Revision
+from eplb_service.domain.placement import placement_from_ranks
 from eplb_service.domain.shares import Ownership, ShareName, Shares, even_shares, table_digest
 from eplb_service.protocol.messages import (
     Accepted,
@@ -113,6 +114,28 @@ def test_a_revision_of_own_shares_is_in_use_at_the_next_step() -> None:
     assert rig.engine.tables[0].tolist() == table.tolist()
     assert said(rig) == [SharesApplied(name, 0)]
     assert rig.desk.snapshot.status.served == name
+
+
+def test_a_cutover_ends_the_revision_in_the_layers_that_it_leaves_alone_too() -> None:
+    rig = StepRig()
+    first = even_shares(OLD, Ownership.OWN).table_of(0)
+    table = first.copy()
+    table[0, 0, 0] = 3
+    own = Shares(table[None], Ownership.OWN)
+    name = ShareName(Epoch(0), OLD.digest(), Revision(1), Digest(77))
+    rig.desk.inbox.post(NewShares(GENERATION, INCARNATION, name, table_digest(table), own))
+    rig.steps(1)
+    assert rig.engine.in_use.tolist() == table.tolist()
+    after = placement_from_ranks([[[0, 1], [2, 0]], [[0, 2], [1, -1]]], num_experts=3)
+    order = an_order(after)
+    assert order.content.layers.tolist() == [1]
+    rig.desk.inbox.post(Offer(order, None))
+    rig.steps(4)
+    rig.desk.inbox.post(Arm(GENERATION, INCARNATION, name_of(order)))
+    rig.steps(2)
+    served = rig.desk.snapshot.status.served
+    assert (served.epoch, served.revision) == (5, 0)
+    assert rig.engine.in_use.tolist() == even_shares(after, Ownership.OWN).table_of(0).tolist()
 
 
 def test_a_fault_that_the_agent_found_is_answered_by_name() -> None:

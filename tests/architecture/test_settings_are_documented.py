@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, JsonValue
 
-from eplb_service.domain.metric_names import METRICS
+from eplb_service.domain.metric_names import METRICS, OPT_IN
 from eplb_service.settings.settings import Settings
 from tests.architecture.sources import text_of
 from worker_agent.settings.settings import AgentSettings
+from worker_agent.settings.vllm import VllmSettings
 
 PAGE = Path("docs/settings.md")
 WORDED = {"endpoint": "required", "node": "the host's name"}
@@ -60,6 +61,11 @@ def test_every_setting_of_the_agent_is_told_with_its_default() -> None:
     assert told == {**dict(leaves(AgentSettings(endpoint="here:1"))), **WORDED}
 
 
+def test_every_setting_of_the_vllm_plugin_is_told_with_its_default() -> None:
+    told = {row[0].strip("`"): row[1] for row in rows(section(PAGE, "The vLLM plugin"))}
+    assert told == dict(leaves(VllmSettings()))
+
+
 def test_every_metric_is_told_with_its_type_and_labels() -> None:
     told = {tuple(row[:3]) for row in rows(text_of(Path("docs/metrics.md")))}
-    assert told == {(f"`{m.name}`", m.kind.value, ", ".join(m.labels)) for m in METRICS}
+    assert told == {(f"`{m.name}`", m.kind.value, ", ".join(m.labels)) for m in (*METRICS, *OPT_IN)}

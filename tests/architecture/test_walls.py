@@ -45,7 +45,7 @@ FORBIDDEN = [
     ("moe_runtime.exchange.all_gather", "moe_runtime.exchange.all_to_all", "siblings: exchange"),
 ]
 ROOMS = """
-    eplb_service: host cli settings server store metrics sim controller load policies gates wire
+    eplb_service: host cli settings server store metrics sim web controller load policies gates wire
                   protocol domain clock store/left store/right controller/machine
                   controller/planning controller/shell policies/catalog policies/packing
                   policies/static

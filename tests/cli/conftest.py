@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -50,18 +51,18 @@ class Serving:
 
 
 @pytest.fixture(scope="session")
-def _one_server() -> Iterator[Serving]:
+def one_server() -> Iterator[Serving]:
     serving = Serving()
     yield serving
     serving.close()
 
 
 @pytest.fixture
-def operators(_one_server: Serving) -> Operators:
+def operators(one_server: Serving) -> Operators:
     """The desk of operators, as it is before anybody asked."""
     fresh = Operators()
-    vars(_one_server.operators).update(vars(fresh))
-    return _one_server.operators
+    vars(one_server.operators).update(vars(fresh))
+    return one_server.operators
 
 
 @pytest.fixture
@@ -78,16 +79,25 @@ def silent_endpoint() -> Iterator[str]:
     serving.close()
 
 
+@pytest.fixture(autouse=True)
+def contexts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where contexts would be kept; not there yet."""
+    path = tmp_path / "config" / "contexts.toml"
+    monkeypatch.setenv("EPLB_CONTEXTS", str(path))
+    monkeypatch.delenv("EPLB_CONTEXT", raising=False)
+    return path
+
+
 @pytest.fixture
 def ctl(
-    _one_server: Serving,
+    one_server: Serving,
     operators: Operators,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Ctl:
     """Run eplbctl with EPLB_ENDPOINT set to the server."""
     del operators
-    monkeypatch.setenv("EPLB_ENDPOINT", f"127.0.0.1:{_one_server.port}")
+    monkeypatch.setenv("EPLB_ENDPOINT", f"127.0.0.1:{one_server.port}")
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*words: str) -> Ran:

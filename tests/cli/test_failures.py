@@ -13,6 +13,10 @@ from tests.cli.conftest import Ctl
 from tests.server.desks import Operators
 
 ROOT = Path(__file__).parents[2]
+SOUND = (
+    '{"moe_layer_count": 1, "layer_list": [{"layer_id": 0, "device_count": 1, "device_list": '
+    '[{"device_id": 0, "device_expert": [0, 1]}]}]}'
+)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +88,13 @@ def test_an_act_that_is_not_answered_in_time_says_how_to_ask_again(
         (["resume", "now"], "no whole number"),
         (["config", "set", "budget.max_moves"], "write NAME=VALUE, for example"),
         (["plan", "--force"], "unrecognized arguments: --force"),
+        (["history", "--limit", "99999999999"], "from 0 to 2147483647"),
+        (["heat", "--layer", "99999999999"], "from 0 to 2147483647"),
+        (["rollback", "--to", "9" * 30], "from 0 to 9223372036854775807"),
+        (["export", "--epoch", "9" * 30], "from 0 to 9223372036854775807"),
+        (["resume", "9" * 30], "from 0 to 9223372036854775807"),
+        (["apply", "a\udcff"], "no text in UTF-8"),
+        (["freeze", "--for", "1h", "--reason", "\udc80"], "no text in UTF-8"),
     ],
 )
 def test_words_that_make_no_sense_end_with_2_and_an_example(
@@ -127,6 +138,57 @@ def test_every_verb_helps_with_an_example(ctl: Ctl, verb: str) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert f"example: eplbctl {verb}" in ran.out
     assert f"\n    {verb} " in ctl("--help").out
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("map", "validate", "FILE"), ("--help",)])
+def test_an_answer_that_cannot_be_written_is_a_failure(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "FILE").write_text(SOUND)
+    command = [sys.executable, "-m", "eplb_service.cli.main", *words]
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT}/proto/gen", "PATH": ""}
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "failed: the answer cannot be written: No space left on device; "
+        "the command itself was carried out\n"
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_ctrl_c_while_it_starts_ends_with_130_and_no_trace() -> None:
+    """The signal comes while modules are still being loaded, which takes most of a second."""
+    script = (
+        "import os, signal, sys, importlib.abc\n"
+        "class Interrupts(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'grpc':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "from eplb_service.cli.entry import main\n"
+        "sys.exit(main())\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script, "status"],
+        cwd=ROOT,
+        env={"PYTHONPATH": ".:proto/gen", "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted; nothing was done\n")
 
 
 @pytest.mark.processes

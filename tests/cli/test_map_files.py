@@ -55,7 +55,8 @@ def test_an_expert_that_has_no_slot_is_seen_when_their_number_is_given(
     ("text", "says"),
     [
         ("", "not JSON"),
-        ("[]", "the file is list; expected an object"),
+        ("3", "the file is int; expected an object"),
+        ("[]", "expected an array [layers, slots] that is not empty"),
         ('{"moe_layer_count": 2, "layer_list": []}', "moe_layer_count is 2"),
     ],
 )

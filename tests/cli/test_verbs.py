@@ -10,6 +10,8 @@ import yaml
 
 from eplb_service.controller.desk import ActRequest, PlanRequest
 from eplb_service.controller.views import NothingView
+from eplb_service.domain.map_file import format_map
+from eplb_service.domain.placement import placement_from_ranks
 from eplb_service.domain.plan import Answer, Finding, Verdict
 from tests.cli.conftest import Ctl
 from tests.server import views
@@ -246,6 +248,7 @@ def test_an_export_that_cannot_be_written_leaves_what_was_there(ctl: Ctl, tmp_pa
 
 def test_import_sends_the_text_of_the_file(ctl: Ctl, operators: Operators, tmp_path: Path) -> None:
     file = tmp_path / "map.json"
-    file.write_text('{"moe_layer_count": 1}')
+    text = format_map(placement_from_ranks([[[0], [1]]], num_experts=2), (3,)).replace("    ", " ")
+    file.write_text(text)
     assert ctl("import", str(file), "--reshape").code == 0
-    assert operators.asked[-1][2:] == ('{"moe_layer_count": 1}', True)
+    assert operators.asked[-1][2:] == (text, True)

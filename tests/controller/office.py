@@ -10,7 +10,7 @@ from eplb_service.controller.desk import ActRequest, RankLink
 from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
-from eplb_service.domain.ids import CountArray
+from eplb_service.domain.ids import CountArray, FloatArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Plan
@@ -37,6 +37,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.values: dict[tuple[str, ...], float] = {}
+        self.heat: dict[str, FloatArray] = {}
 
     def set(self, metric: Metric, labels: Sequence[str], value: float) -> None:
         self.values[metric.name, *labels] = value
@@ -45,8 +46,16 @@ class Figures:
         key = (metric.name, *labels)
         self.values[key] = self.values.get(key, 0.0) + amount
 
+    def observe(self, metric: Metric, labels: Sequence[str], value: float) -> None:
+        assert value >= 0
+        self.add(metric, labels, 1)
+
     def forget(self, metric: Metric, labels: Sequence[str]) -> None:
         self.values.pop((metric.name, *labels), None)
+
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
+        assert len(load) == len(tokens)
+        self.heat[deployment] = tokens
 
 
 class HereRunner:
@@ -102,7 +111,7 @@ class Office:
                         received=np.ascontiguousarray(total[:, layout.slots_of(rank)]),
                         sent_total=copies,
                         sent=SentCounts(NO_IDS, NO_IDS, NO_COUNTS),
-                        steps=_steps(step, int(copies[0]) // TOP_K),
+                        steps=step_counts(step, int(copies[0]) // TOP_K),
                     )
                 )
 
@@ -116,7 +125,7 @@ class Office:
             agree(self.ranks)
 
 
-def _steps(step: int, tokens: int) -> StepCounts:
+def step_counts(step: int, tokens: int) -> StepCounts:
     return StepCounts(
         real=step,
         dummy=0,

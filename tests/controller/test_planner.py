@@ -34,7 +34,7 @@ class Cycles:
 
     def __init__(self, o: Office, store: MemoryStore) -> None:
         self.office, self.store = o, store
-        self.teller = Teller(store=store, clock=SystemClock(), recorder=o.figures)
+        self.teller = Teller(store=store, clock=SystemClock())
         registry = o.controller.registry
         drawer = Drawer(registry, self.teller, o.runner)
         self.planner = Planner(registry, self.teller, drawer)

@@ -52,6 +52,7 @@ def kept(plan_id: str) -> KeptPlan:
         PlanPhase.DRAFTED,
         is_dry_run=True,
         drawn_at_s=1.0,
+        base=FLAT,
     )
 
 

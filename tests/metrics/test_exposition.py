@@ -20,13 +20,13 @@ HOST = "127.0.0.1"
 @pytest.fixture
 def recorder() -> PrometheusRecorder:
     recorder = PrometheusRecorder()
-    recorder.add(MOVES, ["demo"], 7)
+    recorder.add(MOVES, ["demo", "settled"], 7)
     return recorder
 
 
 @pytest.fixture
 def server(recorder: PrometheusRecorder) -> Iterator[MetricsServer]:
-    server = MetricsServer(recorder.registry, host=HOST, port=0)
+    server = MetricsServer(recorder, host=HOST, port=0)
     yield server
     server.close()
 
@@ -41,9 +41,9 @@ def test_a_scrape_gets_the_newest_figures(
 ) -> None:
     kind, text = get(server)
     assert kind.startswith("text/plain; version=")
-    assert 'eplb_moves_total{deployment="demo"} 7.0' in text
-    recorder.add(MOVES, ["demo"], 1)
-    assert 'eplb_moves_total{deployment="demo"} 8.0' in get(server)[1]
+    assert 'eplb_moves_total{deployment="demo",outcome="settled"} 7.0' in text
+    recorder.add(MOVES, ["demo", "settled"], 1)
+    assert 'eplb_moves_total{deployment="demo",outcome="settled"} 8.0' in get(server)[1]
 
 
 def test_other_paths_say_where_the_metrics_are(server: MetricsServer) -> None:
@@ -57,13 +57,13 @@ def test_a_port_that_is_taken_is_a_named_failure(
     server: MetricsServer, recorder: PrometheusRecorder
 ) -> None:
     with pytest.raises(BindFailed, match=rf"{HOST}:{server.port}: .*metrics_port"):
-        MetricsServer(recorder.registry, host=HOST, port=server.port)
+        MetricsServer(recorder, host=HOST, port=server.port)
 
 
 def test_closing_frees_the_port(recorder: PrometheusRecorder) -> None:
-    server = MetricsServer(recorder.registry, host=HOST, port=0)
+    server = MetricsServer(recorder, host=HOST, port=0)
     server.close()
-    MetricsServer(recorder.registry, host=HOST, port=server.port).close()
+    MetricsServer(recorder, host=HOST, port=server.port).close()
 
 
 def test_a_client_that_says_nothing_holds_up_nobody(server: MetricsServer) -> None:
@@ -73,7 +73,7 @@ def test_a_client_that_says_nothing_holds_up_nobody(server: MetricsServer) -> No
 
 async def test_a_scrape_never_delays_the_event_loop(recorder: PrometheusRecorder) -> None:
     """The registry's lock is held by a writer for a while; the scrape waits, the loop does not."""
-    server = MetricsServer(recorder.registry, host=HOST, port=0)
+    server = MetricsServer(recorder, host=HOST, port=0)
     release = threading.Event()
     slow = threading.Thread(target=hold, args=(recorder, release))
     slow.start()

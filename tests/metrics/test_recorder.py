@@ -12,7 +12,7 @@ from eplb_service.domain.metric_names import (
     HALTED,
     LAYER_IMBALANCE,
     METRICS,
-    MOVES,
+    PLANNER_FAILURES,
     PLANS,
     Kind,
     Metric,
@@ -34,8 +34,12 @@ def samples(recorder: PrometheusRecorder) -> list[str]:
 
 
 def write(recorder: PrometheusRecorder, metric: Metric, labels: tuple[str, ...]) -> None:
-    record = recorder.set if metric.kind is Kind.GAUGE else recorder.add
-    record(metric, labels, 1.0)
+    write_one = {
+        Kind.GAUGE: recorder.set,
+        Kind.COUNTER: recorder.add,
+        Kind.HISTOGRAM: recorder.observe,
+    }
+    write_one[metric.kind](metric, labels, 1.0)
 
 
 def test_every_metric_of_the_table_is_exposed_as_the_table_says(
@@ -47,9 +51,10 @@ def test_every_metric_of_the_table_is_exposed_as_the_table_says(
     assert len(families) == len(METRICS)
     for metric in METRICS:
         family = families[metric.name.removesuffix("_total")]
-        [sample] = family.samples
+        sample = family.samples[-1]
+        name = f"{metric.name}_sum" if metric.kind is Kind.HISTOGRAM else metric.name
         assert (family.type, family.documentation) == (metric.kind, metric.help)
-        assert (sample.name, tuple(sample.labels)) == (metric.name, metric.labels)
+        assert (sample.name, set(sample.labels)) == (name, set(metric.labels))
 
 
 def test_names_and_types_are_told_before_the_first_value(recorder: PrometheusRecorder) -> None:
@@ -59,8 +64,8 @@ def test_names_and_types_are_told_before_the_first_value(recorder: PrometheusRec
 
 
 def test_nothing_is_exposed_beside_the_table(recorder: PrometheusRecorder) -> None:
-    recorder.add(MOVES, ["demo"], 3)
-    assert samples(recorder) == ['eplb_moves_total{deployment="demo"} 3.0']
+    recorder.add(PLANNER_FAILURES, ["demo"], 3)
+    assert samples(recorder) == ['eplb_planner_failures_total{deployment="demo"} 3.0']
 
 
 def test_a_gauge_keeps_the_newest_value_and_a_counter_the_sum(
@@ -68,9 +73,9 @@ def test_a_gauge_keeps_the_newest_value_and_a_counter_the_sum(
 ) -> None:
     for value in (4.0, 2.0):
         recorder.set(HALTED, ["demo"], value)
-        recorder.add(MOVES, ["demo"], value)
+        recorder.add(PLANNER_FAILURES, ["demo"], value)
     assert samples(recorder) == [
-        'eplb_moves_total{deployment="demo"} 6.0',
+        'eplb_planner_failures_total{deployment="demo"} 6.0',
         'eplb_halted{deployment="demo"} 2.0',
     ]
 
@@ -97,11 +102,11 @@ def test_large_and_strange_values_are_written_as_prometheus_wants(
 
 
 def test_two_recorders_share_nothing(recorder: PrometheusRecorder) -> None:
-    recorder.add(MOVES, ["demo"], 1)
+    recorder.add(PLANNER_FAILURES, ["demo"], 1)
     assert samples(PrometheusRecorder()) == []
 
 
-@pytest.mark.parametrize("labels", [[], ["demo"], ["demo", "yes", "more"]])
+@pytest.mark.parametrize("labels", [[], ["demo"], ["demo", "yes", "", "more"]])
 def test_labels_must_be_those_of_the_table(recorder: PrometheusRecorder, labels: list[str]) -> None:
     with pytest.raises(AssertionError, match="has the labels"):
         recorder.add(PLANS, labels, 1)
@@ -109,17 +114,17 @@ def test_labels_must_be_those_of_the_table(recorder: PrometheusRecorder, labels:
 
 def test_kinds_are_not_mixed_and_counters_never_fall(recorder: PrometheusRecorder) -> None:
     with pytest.raises(AssertionError, match="is no gauge"):
-        recorder.set(MOVES, ["demo"], 1)
+        recorder.set(PLANNER_FAILURES, ["demo"], 1)
     with pytest.raises(AssertionError, match="is no counter"):
         recorder.add(HALTED, ["demo"], 1)
     with pytest.raises(AssertionError, match="cannot go down"):
-        recorder.add(MOVES, ["demo"], -1)
+        recorder.add(PLANNER_FAILURES, ["demo"], -1)
 
 
 def test_nothing_is_lost_between_threads(recorder: PrometheusRecorder) -> None:
     def count() -> None:
         for _ in range(500):
-            recorder.add(MOVES, ["demo"], 1)
+            recorder.add(PLANNER_FAILURES, ["demo"], 1)
             text(recorder) if _ % 100 == 0 else None
 
     threads = [threading.Thread(target=count) for _ in range(4)]
@@ -127,4 +132,4 @@ def test_nothing_is_lost_between_threads(recorder: PrometheusRecorder) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert samples(recorder) == ['eplb_moves_total{deployment="demo"} 2000.0']
+    assert samples(recorder) == ['eplb_planner_failures_total{deployment="demo"} 2000.0']

@@ -14,6 +14,7 @@ from eplb_service.controller.views import (
     RunView,
     StatusView,
 )
+from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.report import LoadReport
 from eplb_service.protocol.messages import Hello, Word
@@ -35,7 +36,13 @@ class Counters:
     def add(self, metric: Metric, labels: Sequence[str], amount: float) -> None:
         self.added.append((metric.name, tuple(labels), amount))
 
+    def observe(self, metric: Metric, labels: Sequence[str], value: float) -> None:
+        raise NotImplementedError
+
     def forget(self, metric: Metric, labels: Sequence[str]) -> None:
+        raise NotImplementedError
+
+    def keep_heat(self, deployment: str, tokens: FloatArray, load: FloatArray) -> None:
         raise NotImplementedError
 
 
@@ -122,6 +129,7 @@ class Operators:
         """Acts wait for it, where set."""
         self.entered, self.applied = asyncio.Event(), asyncio.Event()
         self.answer: PlanView | NothingView = views.a_plan()
+        self.statuses: tuple[StatusView, ...] = (views.a_status(), views.a_quiet_status())
 
     def _note(self, *asked: object) -> None:
         self.asked.append(asked)
@@ -130,7 +138,7 @@ class Operators:
 
     async def status(self, deployment: str) -> tuple[StatusView, ...]:
         self._note("status", deployment)
-        return (views.a_status(), views.a_quiet_status())
+        return self.statuses
 
     async def heat(self, deployment: str, layers: tuple[int, ...]) -> HeatView:
         self._note("heat", deployment, layers)

@@ -8,6 +8,7 @@ agent's thread, the network, the mover or the store.
 
 from dataclasses import dataclass
 
+from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.protocol import rank
 from eplb_service.protocol.agreement import pack, unpack
@@ -44,6 +45,16 @@ class StepSide:
     cuts: CutsPort
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """What one rank serves when its first step begins."""
+
+    state: RankState
+    placement: Placement
+    table: IntArray
+    """[L, E, J] this rank's dispatch table, of revision 0."""
+
+
 class Applier:
     """One rank's machine, fed and obeyed on the step's thread.
 
@@ -53,15 +64,16 @@ class Applier:
 
     def __init__(
         self,
-        state: RankState,
-        placement: Placement,
+        start: Start,
         parts: StepSide,
         desk: Desk,
         *,
         agree_every: int,
     ) -> None:
-        self._state = state
-        self._placement = placement
+        self._state = start.state
+        self._placement = start.placement
+        self._first_table = start.table.copy()
+        """Of revision 0: a cutover goes back to it in the layers that it leaves alone."""
         self._parts = parts
         self._desk = desk
         self._agree_every = agree_every
@@ -137,6 +149,9 @@ class Applier:
         try:
             after = order.content.apply(self._placement)
             self._parts.engine.switch(order)
+            self._first_table[order.content.layers] = order.dispatch
+            if before.served.revision:
+                self._parts.engine.apply_table(self._first_table)
         except Exception as error:
             raise self._failed(f"epoch {order.epoch}", error) from error
         self._placement = after

@@ -1,0 +1,72 @@
+"""What is measured of one deployment over time, beside the windows that plans rest on.
+
+Axes    L MoE layers   P slots
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from eplb_service.domain.ids import FloatArray, IntArray
+from eplb_service.domain.placement import Placement
+from eplb_service.load.tally import ReportTally
+from eplb_service.load.window import LoadWindow
+
+_NEVER = -2
+"""In a slot that no move has touched; -1 is an empty slot."""
+
+
+class Undoing:
+    """Tells moves that put back what the slot's last move took away."""
+
+    def __init__(self) -> None:
+        self._before: IntArray = np.zeros((0, 0), dtype=np.int32)
+
+    def num_undone(self, old: Placement, new: Placement) -> int:
+        """Count them in one settled wave, and remember what it took away."""
+        if self._before.shape != old.phy2log.shape:
+            self._before = np.full_like(old.phy2log, _NEVER)
+        is_moved = old.phy2log != new.phy2log
+        is_undone = is_moved & (self._before == new.phy2log)
+        self._before = np.where(is_moved, old.phy2log, self._before)
+        return int(is_undone.sum())
+
+
+@dataclass(slots=True)
+class Promise:
+    """What the newest plan that was carried out promised, and what came of it."""
+
+    planned: FloatArray | None = None
+    """[L] imbalance; NaN where the plan saw no load."""
+    realised: FloatArray | None = None
+    """[L] measured in the first sufficient window afterwards."""
+
+    def give(self, planned: FloatArray) -> None:
+        """A plan was carried out whole."""
+        self.planned, self.realised = planned, None
+
+    def is_due(self, window: LoadWindow, *, min_steps: int) -> bool:
+        """Whether this window is the first that tells what came of it."""
+        is_open = self.planned is not None and self.realised is None
+        return is_open and window.num_steps >= max(min_steps, 1)
+
+
+@dataclass(slots=True)
+class Meter:
+    """All that is measured of one deployment."""
+
+    tally: ReportTally
+    undoing: Undoing = field(default_factory=Undoing)
+    promise: Promise = field(default_factory=Promise)
+    base: Placement | None = None
+    """What was served when the newest epoch was spent."""
+    spent_at_s: float | None = None
+    """Monotonic time, of the epoch in flight; None where none was spent here."""
+    may_commit_at_s: float | None = None
+    planned_at_s: float = 0.0
+    """Unix time of the newest automatic planning cycle that did not fail; 0 before the first."""
+    was_halted: bool = False
+    hottest: tuple[tuple[str, ...], ...] = ()
+    """Labels of the experts that are shown as the hottest."""
+    shown: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """Epoch, first and last step and number of known ranks of the window that was shown last."""
