@@ -15,7 +15,9 @@ from benchmarks.placement.shapes import Shape
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement, initial_placement
 from eplb_service.policies.catalog import Listed, policy_named
-from eplb_service.policies.hierarchical import hierarchical, misfit
+from eplb_service.policies.greedy import greedy_by_node
+from eplb_service.policies.groups import misfit
+from eplb_service.policies.hierarchical import hierarchical
 from eplb_service.policies.lpt import place
 from eplb_service.policies.request import PolicyRequest, even_split
 
@@ -77,7 +79,7 @@ def run(load: Load, policy: str) -> Iterator[Row]:
 
 def unfit(shape: Shape, policy: str) -> str:
     """Say why a policy cannot plan for a shape; empty where it can."""
-    if policy_named(policy).draw is not hierarchical:
+    if policy_named(policy).draw not in {hierarchical, greedy_by_node}:
         return ""
     held = initial_placement(num_layers=1, num_experts=shape.num_experts, layout=shape.layout)
     return misfit(_request(shape, held, np.ones((1, shape.num_experts)), 0))

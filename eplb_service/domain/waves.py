@@ -34,6 +34,8 @@ class WaveLimits:
     ownership: Ownership
     nodes: tuple[str, ...] = ()
     """[N] node of each rank, for near sources first; empty where not known."""
+    sets_shares: bool = False
+    """Whether revisions bring the best split once the last wave has settled."""
 
     @property
     def round_rows(self) -> int:
