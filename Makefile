@@ -11,6 +11,7 @@ VLLM_PY   := $(VLLM_VENV)/bin/python
 STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
+KERNELS := eplb_service/policies/kernels/kernels.c
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
@@ -49,7 +50,7 @@ help:
 
 # --- set-up -------------------------------------------------------------------------------------
 
-$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml $(KERNELS)
 	@echo "== set up $(VENV)"
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "$(PYTHON) must be Python 3.11 or newer with venv (Debian: python3-venv);" \
