@@ -96,8 +96,9 @@ class Mc2HierarchyExchange:
         back_AZ = window.send_back(computed.rows_MZ, inner.arrival_A)
         summed = self.backend.weighted_sum(back_AZ, inner.index_BK, inner.weights_BK)
         every = [carry.block] * nodes
-        shares = self._rail.all_to_all(summed, every, every).view(nodes, carry.block, -1)
-        return Combined(shares.sum(dim=0)[: carry.num_own])
+        shares = self._rail.all_to_all(summed, every, every)
+        by_node = shares.view(nodes, carry.block, shares.shape[1])
+        return Combined(by_node.sum(dim=0)[: carry.num_own])
 
     def _by_rail(self, placed: Placed) -> tuple[Windowed, Tensor]:
         """Return the tokens that came to this rank from every node, and their weights."""

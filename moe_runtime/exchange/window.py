@@ -88,7 +88,7 @@ class Window:
         counts_NGS, claimed_NGS = told[:, :, :num_slots].unbind(dim=3)
         slots_A = self._slots(counts_NGS.sum(dim=1))
         arrival_A = self.backend.order_by_group(slots_A)
-        landed = given.rows.of(parcel.unpack(rows.reshape(slots_A.numel(), -1)))
+        landed = given.rows.of(parcel.unpack(rows.reshape(slots_A.numel(), packed.shape[1])))
         return Landed(
             rows=pick_rows(landed, arrival_A),
             ends=GroupCounts(counts_NGS.sum(dim=(0, 1))).to_offsets(),

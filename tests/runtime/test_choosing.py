@@ -49,7 +49,7 @@ BOTH = frozenset(Capability)
     ],
 )
 def test_the_table(change: dict[str, object], rows: int, mode: ExchangeMode) -> None:
-    assert choose(replace(BASE, **change), rows=rows) is mode  # pyright: ignore[reportArgumentType]
+    assert choose(replace(BASE, **change), rows=rows) is mode
 
 
 def test_an_override_is_taken_where_it_can_serve() -> None:

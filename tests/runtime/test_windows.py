@@ -12,6 +12,7 @@ from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
 from moe_runtime.contracts.rows import PlainRows
 from moe_runtime.contracts.stages import Computed, Dispatched, FusedMc2Carry, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind
+from moe_runtime.contracts.torch_calls import split_rows
 from moe_runtime.exchange.active import AllActive, Masked, masked
 from moe_runtime.exchange.blocks import UnevenRows
 from moe_runtime.exchange.fused_mc2 import FusedMc2Exchange, Overflow
@@ -126,7 +127,7 @@ def test_a_step_that_does_not_fit_is_found_out_by_every_rank_before_rows_leave()
     rows_N = (4, 4, 4, 4)
     ids = torch.cat([placed(r, seed=i).slots.ids_TK.reshape(-1) for i, r in enumerate(rows_N)])
     counts = torch.bincount(ids, minlength=8)
-    demand = tuple(int(c.sum()) for c in counts.split(LAYOUT.slots_per_rank))
+    demand = tuple(int(c.sum()) for c in split_rows(counts, LAYOUT.slots_per_rank))
     capacity = max(demand) - 3
     calls: list[int] = []
     told = run_threads(lambda p: fused(p, 4, capacity=capacity, calls=calls), num_ranks=4)
