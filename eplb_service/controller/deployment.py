@@ -8,6 +8,7 @@ from eplb_service.controller.driver import DeploymentDriver
 from eplb_service.controller.meter import Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
+from eplb_service.controller.revisions import ShareStand
 from eplb_service.controller.tuning import Tuner, Tuning
 from eplb_service.controller.views import (
     NothingView,
@@ -15,8 +16,9 @@ from eplb_service.controller.views import (
     PlanView,
     RunView,
 )
-from eplb_service.domain.ids import Incarnation
+from eplb_service.domain.ids import Epoch, Incarnation, Revision
 from eplb_service.domain.placement import Placement
+from eplb_service.domain.shares import Ownership
 from eplb_service.load.group import Group
 from eplb_service.load.tally import ReportTally
 from eplb_service.load.windows import LoadWindows
@@ -43,7 +45,14 @@ class Switches:
 class Deployment:
     """Holds what belongs together; the rooms around it do the work."""
 
-    def __init__(self, driver: DeploymentDriver, switches: Switches, tuner: Tuner) -> None:
+    def __init__(
+        self,
+        driver: DeploymentDriver,
+        switches: Switches,
+        tuner: Tuner,
+        *,
+        spent: tuple[Epoch, Revision] = (Epoch(0), Revision(0)),
+    ) -> None:
         self.driver = driver
         self.switches = switches
         self.book = PlanBook()
@@ -59,7 +68,9 @@ class Deployment:
         """Monotonic time."""
         self.num_fruitless = 0
         """Plans in a row of which no wave settled."""
+        self.shares = ShareStand(spent)
         self._told = ""
+        self._share_told = ""
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
@@ -95,6 +106,18 @@ class Deployment:
         """Whether trouble is another than the last, so that history is not filled with one."""
         is_other, self._told = trouble != self._told, trouble
         return is_other
+
+    def is_share_news(self, trouble: str) -> bool:
+        """Whether trouble with shares is another than the last."""
+        is_other, self._share_told = trouble != self._share_told, trouble
+        return is_other
+
+    @property
+    def needs_sources(self) -> bool:
+        """Whether shares rest on who sends what: not where all ranks see the same tokens."""
+        membership = self.driver.state.membership
+        known = membership.known if membership else ()
+        return bool(known) and known[0].profile.ownership is Ownership.OWN
 
     def plan_ended(self, *, num_settled: int, now_s: float) -> None:
         """A plan is over; now_s is monotonic."""

@@ -9,24 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eplb_service.controller.deployment import Deployment
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import heat_now, measured_window, newest_window
 from eplb_service.controller.machine_state import PlanPhase, RunAsked
 from eplb_service.controller.plan_book import KeptPlan
 from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput, Timing
 from eplb_service.controller.ports import PlanRunner
-from eplb_service.controller.records import has_same_shape
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
-from eplb_service.domain.heat import Heat
 from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
 from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
-from eplb_service.load.fold import heat_of
 from eplb_service.load.window import LoadWindow
 
 STALL_PER_PLAN_S = 0.001
@@ -119,7 +116,7 @@ class Drawer:
         clock = self._registry.tools.clock
         context = GateContext(
             plan=plan,
-            evidence=evidence_of(deployment, newest_window(deployment)),
+            evidence=evidence_of(deployment, measured_window(deployment)),
             standing=standing_of(deployment, clock),
             budget=budget_of(deployment),
             settings=deployment.tuning.gates,
@@ -156,7 +153,7 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
     return PlanningInput(
         base_epoch=state.serving.wave.epoch,
         current=placement,
-        heat=_heat(window, deployment),
+        heat=heat_now(deployment),
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
@@ -165,6 +162,7 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
             round_bytes=terms.round_bytes,
             bytes_per_expert=membership.shape.bytes_per_expert,
             ownership=profiles[0].ownership,
+            sets_shares=deployment.tuning.shares.is_automatic,
             nodes=tuple(profile.node for profile in profiles),
         ),
         timing=Timing(
@@ -175,14 +173,6 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
         origin=draw.origin,
         reason=draw.reason,
     )
-
-
-def _heat(window: LoadWindow | None, deployment: Deployment) -> Heat:
-    placement, counted = deployment.driver.state.serving.placement, deployment.counted_placement
-    if window is not None and window.num_steps and has_same_shape(placement, counted):
-        return heat_of(window, counted)
-    tokens = np.zeros((placement.num_layers, placement.num_experts))
-    return Heat(tokens, None, 0, 0.0, np.zeros((0, *tokens.shape)))
 
 
 def _sources(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.drawing import Draw, Drawer
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import measured_window
 from eplb_service.controller.machine_state import PlanPhase
 from eplb_service.controller.planning import ByPolicy, NothingToDo, ToPlacement
 from eplb_service.controller.registry import Registry
@@ -147,7 +147,7 @@ class Planner:
         settings = deployment.tuning.gates
         if cooling(standing_of(deployment, self._registry.tools.clock), settings):
             return "cooldown"
-        evidence = evidence_of(deployment, newest_window(deployment))
+        evidence = evidence_of(deployment, measured_window(deployment))
         if lacking(evidence, settings):
             return "insufficient_samples"
         if balanced(evidence, settings):

@@ -28,6 +28,7 @@ from eplb_service.policies.request import (
     predicted_load,
     split_by_source,
 )
+from eplb_service.policies.split import exact_split, split_imbalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,10 @@ class _Pricing:
         self._split = _split(task)
 
     def imbalance(self, placement: Placement) -> FloatArray:
-        """[L] predicted by the real dispatch tables; NaN where a layer has no load."""
+        """[L] predicted by the tables that ranks will use; NaN where a layer has no load."""
+        heat = self._task.heat.tokens
+        if self._task.limits.sets_shares:
+            return split_imbalance(heat, placement, exact_split(heat, placement))
         return imbalance(predicted_load(self._task.heat.tokens, placement, self._split))
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:

@@ -7,10 +7,11 @@ Axes    M rows   S groups   A input width   B output width   Z width of a row
 import torch
 from torch import Tensor
 
-from moe_runtime.backends import cpu_gating
+from moe_runtime.backends import cpu_gating, cpu_linear, cpu_rows
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.torch_calls import to_ints
+from moe_runtime.contracts.linears import Linear
+from moe_runtime.contracts.rows import RowForm, Rows
 
 __all__ = ["CpuBackend"]
 
@@ -39,16 +40,13 @@ class CpuBackend:
         """Return how many rows each group has."""
         return GroupCounts(torch.bincount(groups_M, minlength=num_groups))
 
-    def grouped_matmul(self, rows_MA: Tensor, weights_SBA: Tensor, counts: GroupCounts) -> Tensor:
+    def quantise(self, x_MZ: Tensor, form: RowForm) -> Rows:
+        """Return rows in a form, each from itself alone."""
+        return cpu_rows.quantise(x_MZ, form)
+
+    def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return each row times the transposed matrix of its group; empty groups cost nothing."""
-        out_MB = rows_MA.new_empty((rows_MA.shape[0], weights_SBA.shape[1]))
-        start = 0
-        for group, size in enumerate(to_ints(counts.counts_S)):
-            if size:
-                end = start + size
-                torch.mm(rows_MA[start:end], weights_SBA[group].t(), out=out_MB[start:end])
-                start = end
-        return out_MB
+        return cpu_linear.grouped_linear(rows, linear, counts)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return the sum over k of weight times row, where a row is named.

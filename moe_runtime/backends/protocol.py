@@ -12,6 +12,8 @@ from torch import Tensor
 
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
+from moe_runtime.contracts.linears import Linear
+from moe_runtime.contracts.rows import RowForm, Rows
 
 __all__ = ["Backend"]
 
@@ -40,10 +42,14 @@ class Backend(Protocol):
         """Return how many rows each group has."""
         ...
 
-    def grouped_matmul(self, rows_MA: Tensor, weights_SBA: Tensor, counts: GroupCounts) -> Tensor:
-        """Return [M, B]: each row times the transposed matrix of its group.
+    def quantise(self, x_MZ: Tensor, form: RowForm) -> Rows:
+        """Return rows in a form, each from itself alone; plain ones are returned as they are."""
+        ...
 
-        Rows are sorted by group; the counts add up to M.
+    def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
+        """Return [M, B] in the rows' dtype: each row times the transposed matrix of its group.
+
+        Rows are sorted by group; those beyond all groups get anything. Raises UnreadableRows.
         """
         ...
 

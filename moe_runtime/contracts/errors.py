@@ -12,8 +12,11 @@
       BadTable              a dispatch table names a slot that cannot serve the expert
       BadInstall            an install names a slot or staging row that does not exist
       EmptySlotReached      tokens arrived at a slot that holds no expert
+      StaleTable            tokens arrived at a slot that holds another expert than they want
+      UnreadableRows        rows arrived in a form that the experts' format does not read
       DummyStepWithTokens   a dummy step brought token rows
       ExchangeFailed        a collective of the exchange did not complete
+      ExchangeLate          a collective that some rank never entered, until the deadline
 
 `code` is stable: it is logged and counted. The text is for people.
 """
@@ -28,14 +31,17 @@ __all__ = [
     "DummyStepWithTokens",
     "EmptySlotReached",
     "ExchangeFailed",
+    "ExchangeLate",
     "ImpossibleActivation",
     "ImpossibleRouting",
     "MissingTokenIds",
     "MoeError",
     "ShapeMismatch",
+    "StaleTable",
     "TokenIdOutOfRange",
     "UnknownActivation",
     "UnplacedExpert",
+    "UnreadableRows",
 ]
 
 
@@ -162,6 +168,36 @@ class EmptySlotReached(MoeError):
         )
 
 
+class StaleTable(MoeError):
+    """Tokens arrived for an expert that their slot does not hold: the sender's table is stale."""
+
+    code = "stale_table"
+
+    def __init__(
+        self, *, layer: int, rank: int, wrong: Sequence[tuple[int, int, int, int]]
+    ) -> None:
+        self.layer, self.rank, self.wrong = layer, rank, tuple(wrong)
+        told = "; ".join(
+            f"rank {source} takes local slot {slot} for expert {claimed}, it holds {held}"
+            for source, slot, claimed, held in self.wrong
+        )
+        super().__init__(
+            f"layer {layer}, rank {rank}: {told}; dispatch tables are stale and the step stops here"
+        )
+
+
+class UnreadableRows(MoeError):
+    """Rows arrived in a form that the experts' format does not read."""
+
+    code = "unreadable_rows"
+
+    def __init__(self, form: str, *, weights: str) -> None:
+        super().__init__(
+            f"rows arrived {form}, but the experts here are {weights} and do not read them; "
+            "the dispatch was built for another format and the step stops here"
+        )
+
+
 class DummyStepWithTokens(MoeError):
     """A dummy step keeps the collectives going and brings no tokens of its own."""
 
@@ -185,4 +221,17 @@ class ExchangeFailed(MoeError):
         super().__init__(
             f"rank {rank}: an exchange of rows did not complete ({cause}); the group cannot go on "
             "without all of its ranks and this step is lost"
+        )
+
+
+class ExchangeLate(MoeError):
+    """A collective that some rank never entered, until the deadline."""
+
+    code = "exchange_late"
+
+    def __init__(self, *, rank: int, what: str, deadline_s: float) -> None:
+        self.rank, self.what, self.deadline_s = rank, what, deadline_s
+        super().__init__(
+            f"rank {rank}: not every rank entered the exchange of {what} within {deadline_s:g} s; "
+            "a peer is gone, late or out of step, the group cannot go on and this step is lost"
         )

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+from moe_runtime.contracts.rows import Rows
 
 __all__ = [
     "AllGatherCarry",
@@ -71,6 +72,8 @@ class Placed:
 
     x_TZ: Tensor
     slots: PhysicalIds
+    experts: LogicalIds
+    """Whom each pair was placed for; the rank that holds the slot checks that it is so."""
     weights_TK: Tensor
 
 
@@ -78,11 +81,14 @@ class Placed:
 class Dispatched(Generic[C]):
     """Arrived where the experts are, sorted by local slot."""
 
-    rows_MZ: Tensor
+    rows: Rows
     counts: GroupCounts
-    """Rows of each local slot."""
+    """Rows of each local slot; rows beyond their sum, if any, mean nothing."""
     received_NS: Tensor
     """int64 [N, S] rows each rank sent to each local slot."""
+    claimed_NS: Tensor
+    """int64 [N, S] logical expert that each rank takes each local slot for, -1 where it sent it
+    nothing."""
     carry: C
 
 

@@ -4,6 +4,7 @@
 """Calls of torch that carry no types, each given one, so that all other files are checked."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +13,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 __all__ = [
-    "all_to_all",
     "first_line",
     "from_array",
+    "in_pieces",
     "new_group",
     "split_rows",
+    "start_all_to_all",
     "to_ints",
     "unique_ints",
+    "wait_for",
 ]
 
 
@@ -42,15 +45,29 @@ def split_rows(rows: Tensor, size: int | Sequence[int], *, dim: int = 0) -> tupl
     return tuple(torch.split(rows, size if isinstance(size, int) else list(size), dim=dim))
 
 
-def all_to_all(
+def in_pieces(numbers: Tensor, size: int) -> Tensor:
+    """Return a view in which the last axis is pieces, each of `size` numbers."""
+    return numbers.unflatten(-1, (-1, size))
+
+
+def start_all_to_all(
     received: Tensor,
     sent: Tensor,
     received_rows: Sequence[int],
     sent_rows: Sequence[int],
     group: dist.ProcessGroup | None,
-) -> None:
-    """Fill `received` with rows from every rank."""
-    dist.all_to_all_single(received, sent, list(received_rows), list(sent_rows), group=group)
+) -> dist.Work:
+    """Begin to fill `received` with rows from every rank."""
+    work = dist.all_to_all_single(
+        received, sent, list(received_rows), list(sent_rows), group=group, async_op=True
+    )
+    assert work is not None
+    return work
+
+
+def wait_for(work: dist.Work, *, deadline_s: float) -> None:
+    """Wait for a collective; raises RuntimeError if it fails or is not done by the deadline."""
+    work.wait(timedelta(seconds=deadline_s))
 
 
 def new_group() -> dist.ProcessGroup:

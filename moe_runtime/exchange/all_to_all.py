@@ -3,9 +3,10 @@
 Axes    T tokens   K experts per token   N ranks   S local slots   P slots of all ranks
         Z width   M rows at local slots
 
-Three collectives a layer: how many rows go to each slot, the rows (sorted by
-slot, so that no slot numbers travel with them), and the rows on their way
-back. Weights never leave the owner of the token.
+Three collectives a layer: how many rows go to each slot and for whom, the rows with their
+scales (sorted by slot, so that no slot numbers travel with them), and the rows on their way
+back. Weights never leave the owner of the token. Rows are encoded while the counts are on their
+way; the counts are read, which the host must do to size what arrives, once they have arrived.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
-from moe_runtime.contracts.ids import NOT_SENT
+from moe_runtime.contracts.rows import AS_IS, RowCoder, Rows, pick_rows
 from moe_runtime.contracts.stages import AllToAllCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows
-from moe_runtime.exchange.peers import Peers
+from moe_runtime.exchange.parcels import pack
+from moe_runtime.exchange.peers import Peers, Pending
+from moe_runtime.exchange.places import claims, inverse, sort_pairs
 from moe_runtime.placement.maps import SlotLayout
 
 __all__ = ["AllToAllExchange"]
@@ -31,30 +34,34 @@ class AllToAllExchange:
     peers: Peers
     layout: SlotLayout
     backend: Backend
+    coder: RowCoder = AS_IS
 
     def dispatch(self, placed: Placed, view: StepView) -> Dispatched[AllToAllCarry]:
         """Send rows sorted by slot, and sort what arrives by local slot."""
-        slots_TK = placed.slots.ids_TK
-        pairs = torch.nonzero(slots_TK.reshape(-1) != NOT_SENT).reshape(-1)
-        slots = slots_TK.reshape(-1)[pairs]
-        order = pairs[self.backend.order_by_group(slots)]
-        counts_P = self.backend.count_groups(slots, self.layout.num_slots).counts_S
-        received_NS = self._exchange_counts(counts_P, view)
-        sent_N = _totals(split_rows(counts_P, self.layout.slots_per_rank))
+        pairs = sort_pairs(placed, self.layout.num_slots, self.backend)
+        claimed_P = claims(
+            placed.slots.ids_TK.reshape(-1),
+            placed.experts.ids_TK.reshape(-1),
+            self.layout.num_slots,
+        )
+        told = self._tell(torch.stack((pairs.counts_P, claimed_P), dim=1), view)
+        leaving = pick_rows(self.coder.encode(placed.x_TZ), pairs.tokens_M)
+        received_NS, claimed_NS = told.wait().view(self.layout.num_ranks, -1, 2).unbind(dim=2)
+        sent_N = _totals(split_rows(pairs.counts_P, self.layout.slots_per_rank))
         received_N = _totals(tuple(received_NS))
-        tokens = torch.div(order, slots_TK.shape[1], rounding_mode="floor")
-        arrived_MZ = self.peers.all_to_all(placed.x_TZ[tokens], sent_N, received_N)
+        arrived = self._exchange_rows(leaving, sent_N, received_N)
         num_slots = received_NS.shape[1]
         slots_M = torch.repeat_interleave(
             torch.arange(num_slots).repeat(received_NS.shape[0]), received_NS.reshape(-1)
         )
         arrival_M = self.backend.order_by_group(slots_M)
         return Dispatched(
-            rows_MZ=arrived_MZ[arrival_M],
+            rows=pick_rows(arrived, arrival_M),
             counts=self.backend.count_groups(slots_M, num_slots),
             received_NS=received_NS,
+            claimed_NS=claimed_NS,
             carry=AllToAllCarry(
-                index_TK=_places(order, slots_TK.numel()).view_as(slots_TK),
+                index_TK=pairs.index_TK,
                 weights_TK=placed.weights_TK,
                 arrival_M=arrival_M,
                 sent_N=sent_N,
@@ -65,31 +72,28 @@ class AllToAllExchange:
     def combine(self, computed: Computed[AllToAllCarry]) -> Combined:
         """Send results back in the order they came, and sum each token's at its owner."""
         carry = computed.carry
-        arrived_MZ = computed.rows_MZ[_inverse(carry.arrival_M)]
+        arrived_MZ = computed.rows_MZ[inverse(carry.arrival_M)]
         back_MZ = self.peers.all_to_all(arrived_MZ, carry.received_N, carry.sent_N)
         return Combined(self.backend.weighted_sum(back_MZ, carry.index_TK, carry.weights_TK))
 
-    def _exchange_counts(self, counts_P: Tensor, view: StepView) -> Tensor:
-        """Return [N, S]: how many rows each rank sends to each local slot."""
+    def _tell(self, told_P2: Tensor, view: StepView) -> Pending:
+        """Begin to tell each rank how many rows come to its slots, and for which experts."""
         num_slots = self.layout.slots_per_rank[view.rank]
-        received = self.peers.all_to_all(
-            counts_P,
-            sent=self.layout.slots_per_rank,
-            received=[num_slots] * self.layout.num_ranks,
+        return self.peers.start_all_to_all(
+            told_P2,
+            self.layout.slots_per_rank,
+            [num_slots] * self.layout.num_ranks,
+            what="how many rows go to each slot",
         )
-        return received.view(self.layout.num_ranks, num_slots)
+
+    def _exchange_rows(
+        self, rows: Rows, sent_N: tuple[int, ...], received_N: tuple[int, ...]
+    ) -> Rows:
+        """Exchange rows and their scales as one."""
+        packed, parcel = pack(rows.parts())
+        pending = self.peers.start_all_to_all(packed, sent_N, received_N, what="token rows")
+        return rows.of(parcel.unpack(pending.wait()))
 
 
 def _totals(parts: tuple[Tensor, ...]) -> tuple[int, ...]:
     return tuple(int(part.sum()) for part in parts)
-
-
-def _inverse(order_M: Tensor) -> Tensor:
-    return _places(order_M, order_M.numel())
-
-
-def _places(order: Tensor, size: int) -> Tensor:
-    """Return [size]: where each number stands in the order, -1 for one that is not in it."""
-    places = torch.full((size,), -1, dtype=torch.int64)
-    places[order] = torch.arange(order.numel())
-    return places

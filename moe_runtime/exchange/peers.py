@@ -4,6 +4,7 @@ Axes    N ranks   M rows   Z width of a row
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -11,10 +12,32 @@ import torch.distributed as dist
 from torch import Tensor
 
 from moe_runtime.contracts import torch_calls
-from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed
+from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed, ExchangeLate
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 
-__all__ = ["Alone", "GroupPeers", "Peers", "announce"]
+__all__ = ["Alone", "Arrived", "GroupPeers", "Peers", "Pending", "announce"]
+
+_DEADLINE_S = 300.0
+"""Longer than any step; a group whose process group gives up earlier ends earlier."""
+
+
+class Pending(Protocol):
+    """Rows on their way. Until `wait` returns, nothing of them may be read, not even a number."""
+
+    def wait(self) -> Tensor:
+        """Return what has arrived; raises ExchangeFailed or ExchangeLate."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrived:
+    """Meets `Pending` for rows that are here already."""
+
+    rows: Tensor
+
+    def wait(self) -> Tensor:
+        """Return them."""
+        return self.rows
 
 
 class Peers(Protocol):
@@ -38,6 +61,15 @@ class Peers(Protocol):
         """Send sent[r] rows to each rank, in order, and return received[r] rows from each."""
         ...
 
+    def start_all_to_all(
+        self, rows: Tensor, sent: Sequence[int], received: Sequence[int], *, what: str
+    ) -> Pending:
+        """Begin an all-to-all and return at once; several may be on their way, in one order.
+
+        what    names what is exchanged, for the one who must find out why it did not arrive
+        """
+        ...
+
 
 class Alone:
     """A group of one, without a process group: everything sent arrives at once."""
@@ -54,14 +86,51 @@ class Alone:
         assert list(sent) == list(received) == [rows.shape[0]]
         return rows
 
+    def start_all_to_all(
+        self, rows: Tensor, sent: Sequence[int], received: Sequence[int], *, what: str
+    ) -> Pending:
+        """Return the own rows, arrived."""
+        del what  # nothing can be late
+        return Arrived(self.all_to_all(rows, sent, received))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _OnTheWay:
+    """Meets `Pending` for a collective of torch.distributed."""
+
+    work: dist.Work
+    sent: Tensor
+    """Kept: torch reads it until the collective is done."""
+    rows: Tensor
+    rank: int
+    what: str
+    deadline_s: float
+
+    def wait(self) -> Tensor:
+        try:
+            torch_calls.wait_for(self.work, deadline_s=self.deadline_s)
+        except RuntimeError as error:
+            if not self.work.is_completed():
+                raise ExchangeLate(
+                    rank=self.rank, what=self.what, deadline_s=self.deadline_s
+                ) from error
+            raise ExchangeFailed(rank=self.rank, cause=torch_calls.first_line(error)) from error
+        return self.rows
+
 
 class GroupPeers:
-    """The ranks of a torch.distributed group; None is the default group."""
+    """The ranks of a torch.distributed group; None is the default group.
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    deadline_s    how long a collective may wait for the last rank to enter it
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, *, deadline_s: float = _DEADLINE_S
+    ) -> None:
         self._group = group
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
+        self._deadline_s = deadline_s
 
     @property
     def rank(self) -> int:
@@ -74,23 +143,31 @@ class GroupPeers:
         return self._size
 
     def all_gather(self, rows: Tensor, rows_N: Sequence[int]) -> Tensor:
-        """Gather rows, raising ExchangeFailed if a rank is gone or late.
+        """Gather rows, raising ExchangeFailed or ExchangeLate if a rank is gone or late.
 
         Sent as an all-to-all in which everybody gets the same: gloo's gather goes round a ring,
         one wake-up of every process after another (measured with 8 processes on 2 cores: six
         times as long), and it takes no uneven numbers of rows.
         """
         copies = rows.repeat(self._size, *([1] * (rows.ndim - 1)))
-        return self.all_to_all(copies, [rows.shape[0]] * self._size, rows_N)
+        sent = [rows.shape[0]] * self._size
+        return self.start_all_to_all(copies, sent, rows_N, what="rows that all need").wait()
 
     def all_to_all(self, rows: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
-        """Exchange rows, raising ExchangeFailed if a rank is gone or late."""
-        arrived = rows.new_empty((sum(received), *rows.shape[1:]))
+        """Exchange rows, raising ExchangeFailed or ExchangeLate if a rank is gone or late."""
+        return self.start_all_to_all(rows, sent, received, what="rows").wait()
+
+    def start_all_to_all(
+        self, rows: Tensor, sent: Sequence[int], received: Sequence[int], *, what: str
+    ) -> Pending:
+        """Begin to exchange rows, raising ExchangeFailed if the group is broken already."""
+        arriving = rows.new_empty((sum(received), *rows.shape[1:]))
+        leaving = rows.contiguous()
         try:
-            torch_calls.all_to_all(arrived, rows.contiguous(), received, sent, self._group)
+            work = torch_calls.start_all_to_all(arriving, leaving, received, sent, self._group)
         except RuntimeError as error:
             raise ExchangeFailed(rank=self._rank, cause=torch_calls.first_line(error)) from error
-        return arrived
+        return _OnTheWay(work, leaving, arriving, self._rank, what, self._deadline_s)
 
 
 def announce(peers: Peers, step: Step, *, num_rows: int) -> StepView:

@@ -5,11 +5,16 @@ Axes    M rows   T tokens   Z width   D model width   F = 2 I   I expert width
 
 from typing import TypeVar
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from moe_runtime.backends.protocol import Backend
+from moe_runtime.contracts.errors import UnreadableRows
+from moe_runtime.contracts.groups import GroupCounts
+from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.stages import Computed, Dispatched
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
 from moe_runtime.experts.activations import Activation
 
 __all__ = ["compute_dense", "compute_grouped"]
@@ -19,16 +24,43 @@ C = TypeVar("C")
 
 def compute_grouped(
     dispatched: Dispatched[C],
-    weights: DenseWeights,
+    weights: ExpertWeights,
     *,
     activation: Activation,
     backend: Backend,
 ) -> Computed[C]:
-    """Run every row through the expert of its slot."""
-    gate_up_MF = backend.grouped_matmul(dispatched.rows_MZ, weights.w13_SFZ, dispatched.counts)
-    hidden_MI = activation(gate_up_MF)
-    out_MZ = backend.grouped_matmul(hidden_MI, weights.w2_SZI, dispatched.counts)
-    return Computed(out_MZ, dispatched.carry)
+    """Run every row through the expert of its slot.
+
+    Rows that dispatch did not quantise are quantised here, to the same bytes. Raises
+    UnreadableRows for rows in a form that the weights' format does not read.
+    """
+    counts = dispatched.counts
+    rows = _in_form(dispatched.rows, weights.rows, backend)
+    match weights:
+        case BiasedWeights(inner, bias13_SF, bias2_SZ):
+            gate_up_MF = backend.grouped_linear(rows, inner.w13, counts)
+            hidden_MI = activation(gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF)))
+            hidden = backend.quantise(hidden_MI, weights.rows)
+            out_MZ = backend.grouped_linear(hidden, inner.w2, counts)
+            return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
+        case _:
+            hidden_MI = activation(backend.grouped_linear(rows, weights.w13, counts))
+            hidden = backend.quantise(hidden_MI, weights.rows)
+            return Computed(backend.grouped_linear(hidden, weights.w2, counts), dispatched.carry)
+
+
+def _in_form(rows: Rows, form: RowForm, backend: Backend) -> Rows:
+    if rows.form is form:
+        return rows
+    if isinstance(rows, PlainRows):
+        return backend.quantise(rows.x_MZ, form)
+    raise UnreadableRows(f"in the form {rows.form.value}", weights=f"for the form {form.value}")
+
+
+def _of_groups(numbers_SB: Tensor, counts: GroupCounts, num_rows: int) -> Tensor:
+    """Return [M, B]: for each row the numbers of its group; zeros for rows beyond all groups."""
+    of_rows = torch.repeat_interleave(numbers_SB, counts.counts_S, dim=0)
+    return pad(of_rows, (0, 0, 0, num_rows - of_rows.shape[0]))
 
 
 def compute_dense(x_TD: Tensor, w13_FD: Tensor, w2_DI: Tensor, activation: Activation) -> Tensor:

@@ -16,12 +16,11 @@ import numpy as np
 from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
-from moe_runtime.contracts.errors import EmptySlotReached
+from moe_runtime.contracts.errors import EmptySlotReached, StaleTable
 from moe_runtime.contracts.stages import Dispatched, Prepared, Routed, RoutedBesideZero
 from moe_runtime.contracts.step import StepKind, StepView
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
-from moe_runtime.contracts.torch_calls import from_array
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.prepare import finalize, prepare
 from moe_runtime.exchange.protocol import Exchange
 from moe_runtime.experts.activations import Activation
@@ -67,7 +66,7 @@ class LayerMaths:
 class RankState:
     """What changes between steps on one rank: the only state there is."""
 
-    slots: ExpertSlots[DenseWeights]
+    slots: ExpertSlots[ExpertWeights]
     tables: DispatchTables
     counters: LoadCounters
 
@@ -94,7 +93,7 @@ class MoELayer(Generic[C]):
         routed = applied.routed if isinstance(applied, RoutedBesideZero) else applied
         placed = remap(routed, self.state.tables.table(self.index), layer=self.index)
         dispatched = self.exchange.dispatch(placed, view)
-        self._refuse_empty_slots(dispatched, rank=view.rank)
+        self._refuse_wrong_slots(dispatched, rank=view.rank)
         self.state.counters.record_layer(
             self.index, view, sent=routed.experts, received_NS=dispatched.received_NS
         )
@@ -135,12 +134,23 @@ class MoELayer(Generic[C]):
             choice = force_balance(choice, num_experts=routing.num_experts, first_row=first_row)
         return apply(routing, choice, self.weights.path.enter(prepared.x_TD))
 
-    def _refuse_empty_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:
-        empty_S = from_array(self.state.slots.held()[self.index] == EMPTY)
-        reached = empty_S & (dispatched.counts.counts_S > 0)
-        if reached.any():
+    def _refuse_wrong_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:
+        """Raise EmptySlotReached or StaleTable unless each slot holds whom its rows are for."""
+        held_S = self.state.slots.held()[self.index]
+        claimed_NS = dispatched.claimed_NS.numpy()
+        wrong_NS = (claimed_NS != held_S) & (claimed_NS >= 0)
+        if not wrong_NS.any():
+            return
+        empty_S = wrong_NS.any(axis=0) & (held_S == EMPTY)
+        if empty_S.any():
             raise EmptySlotReached(
-                layer=self.index,
-                rank=rank,
-                local_slots=np.flatnonzero(reached.numpy()).tolist(),
+                layer=self.index, rank=rank, local_slots=np.flatnonzero(empty_S).tolist()
             )
+        raise StaleTable(
+            layer=self.index,
+            rank=rank,
+            wrong=[
+                (source, slot, int(claimed_NS[source, slot]), int(held_S[slot]))
+                for source, slot in np.argwhere(wrong_NS).tolist()
+            ],
+        )

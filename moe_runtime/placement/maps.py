@@ -117,7 +117,7 @@ def remap(routed: Routed, table_EJ: Tensor, *, layer: int, row_offset: int = 0) 
     if unplaced_TK.any():
         raise UnplacedExpert(layer=layer, experts=unique_ints(experts_TK[unplaced_TK]))
     slots_TK = torch.where(sent_TK, slots_TK, NOT_SENT)
-    return Placed(routed.x_TZ, PhysicalIds(slots_TK), routed.weights_TK)
+    return Placed(routed.x_TZ, PhysicalIds(slots_TK), routed.experts, routed.weights_TK)
 
 
 def _experts(bad_EJ: npt.NDArray[np.bool_]) -> Sequence[int]:

@@ -19,6 +19,7 @@ from moe_runtime.experts.activations import (
     SwiGLUStep,
     activation_named,
 )
+from moe_runtime.formats.packing import Packing, WeightFormat
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
@@ -61,6 +62,7 @@ __all__ = [
     "MoeRuntime",
     "NoTokenIds",
     "OnInputRouting",
+    "Packing",
     "Peers",
     "Phase",
     "Routing",
@@ -77,6 +79,7 @@ __all__ = [
     "SwiGLUStep",
     "SyntheticModel",
     "TokenIds",
+    "WeightFormat",
     "ZeroExpertRouting",
     "activation_named",
     "digest",

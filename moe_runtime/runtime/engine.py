@@ -16,13 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.formats.packing import Packing, pack
 from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
@@ -34,6 +36,10 @@ from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.model import Model, StackShape
 
 __all__ = ["ExchangeMode", "MoeRuntime", "Start"]
+
+
+UNPACKED = Packing()
+"""Weights as the model brings them."""
 
 
 class ExchangeMode(Enum):
@@ -70,6 +76,7 @@ class MoeRuntime:
         peers: Peers,
         mode: ExchangeMode,
         dtype: torch.dtype = torch.float32,
+        packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
         held_LS = np.array(start.held_LS, dtype=np.int64)
@@ -79,8 +86,9 @@ class MoeRuntime:
         self._peers = peers
         self._base = start.layout.base(peers.rank)
         self._dtype = dtype
+        self._packing = packing
         self.slots = ExpertSlots(
-            [_load(model, layer, held_S, dtype) for layer, held_S in enumerate(held_LS)],
+            [self._load(layer, held_S) for layer, held_S in enumerate(held_LS)],
             held_LS=held_LS,
             staging_rows=start.staging_rows,
         )
@@ -152,6 +160,20 @@ class MoeRuntime:
         """Return a copy of all load totals."""
         return self._counters.snapshot()
 
+    def expert(self, layer: int, expert: int) -> ExpertWeights:
+        """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
+        return pack(self.model.expert(layer, expert, torch.float32), self._packing, self._dtype)
+
+    def _load(self, layer: int, held_S: npt.NDArray[np.int64]) -> ExpertWeights:
+        """Return one layer's slots filled with the experts that they hold."""
+        stacks = self.expert(layer, 0).allocate(len(held_S))
+        for slot, expert in enumerate(held_S.tolist()):
+            if expert != EMPTY:
+                loaded = self.expert(layer, expert).named()
+                for name, stack in stacks.named().items():
+                    stack[slot].copy_(loaded[name][0])
+        return stacks
+
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
         local = table_EJ - self._base
         own = (local >= 0) & (local < self.slots.num_slots)
@@ -171,17 +193,18 @@ class MoeRuntime:
         maths = LayerMaths(shape.selector, shape.activation, backend, time.perf_counter)
         state = RankState(self.slots, self._tables, self._counters)
         parts = [self.model.layer(layer, self._dtype) for layer in range(shape.num_layers)]
+        coder = FormCoder(backend, self._packing.format.rows)
         path = GatingPath.FUSED_WHERE_LEGAL
         bound = [(w, bind(shape.selector, w.router, path=path)) for w in parts]
         match mode:
             case ExchangeMode.ALL_GATHER:
-                gather = AllGatherExchange(self._peers, self.layout, backend)
+                gather = AllGatherExchange(self._peers, self.layout, backend, coder)
                 return tuple(
                     MoELayer(i, w, router, maths, gather, state)
                     for i, (w, router) in enumerate(bound)
                 )
             case ExchangeMode.ALL_TO_ALL:
-                direct = AllToAllExchange(self._peers, self.layout, backend)
+                direct = AllToAllExchange(self._peers, self.layout, backend, coder)
                 return tuple(
                     MoELayer(i, w, router, maths, direct, state)
                     for i, (w, router) in enumerate(bound)
@@ -216,16 +239,3 @@ def _check_batch(shape: StackShape, batch: Batch) -> None:
             if logits_LTE.shape != expected:
                 raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
     check_batch_ids(shape.selector, batch.token_ids, batch.real_T)
-
-
-def _load(
-    model: Model, layer: int, held_S: npt.NDArray[np.int64], dtype: torch.dtype
-) -> DenseWeights:
-    """Return one layer's slots filled with the experts that they hold."""
-    stacks = model.expert(layer, 0, dtype).allocate(len(held_S))
-    for slot, expert in enumerate(held_S.tolist()):
-        if expert != EMPTY:
-            loaded = model.expert(layer, expert, dtype).named()
-            for name, stack in stacks.named().items():
-                stack[slot].copy_(loaded[name][0])
-    return stacks

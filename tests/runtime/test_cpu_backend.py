@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.groups import GroupCounts
+from moe_runtime.contracts.linears import DenseLinear
+from moe_runtime.contracts.rows import PlainRows
 
 BACKEND = CpuBackend()
 NAN = float("nan")
@@ -29,7 +31,7 @@ def test_without_any_row_the_sum_is_zero() -> None:
 def test_each_row_meets_the_matrix_of_its_group() -> None:
     weights = torch.stack([torch.eye(2) * n for n in (1, 2, 3)])
     counts = GroupCounts(torch.tensor([1, 0, 2]))
-    out = BACKEND.grouped_matmul(torch.ones((3, 2)), weights, counts)
+    out = BACKEND.grouped_linear(PlainRows(torch.ones((3, 2))), DenseLinear(weights), counts)
     assert out.numpy().tolist() == [[1.0, 1.0], [3.0, 3.0], [3.0, 3.0]]
 
 

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.cpu import CpuBackend
-from moe_runtime.contracts.ids import PhysicalIds
+from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+from moe_runtime.contracts.rows import PlainRows
 from moe_runtime.contracts.stages import Computed, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.all_to_all import AllToAllExchange
-from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.exchange.peers import Arrived, Peers, Pending, announce
 from moe_runtime.placement.maps import SlotLayout
 from tests.runtime.threads import run_threads
 
@@ -38,7 +39,7 @@ def nothing(top_k: int) -> Sent:
 def placed(sent: Sent, top_k: int) -> Placed:
     slots = torch.tensor(sent.slots_TK, dtype=torch.int64).reshape(-1, top_k)
     weights = torch.tensor(sent.weights_TK, dtype=torch.float32).reshape(-1, top_k)
-    return Placed(sent.x_TZ, PhysicalIds(slots), weights)
+    return Placed(sent.x_TZ, PhysicalIds(slots), LogicalIds(slots), weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +65,8 @@ def through_as(mode: Mode, case: Case, peers: Peers, sent: Placed) -> Tensor:
     arrived = exchange.dispatch(sent, view)
     base, counts = case.layout.base(peers.rank), arrived.counts.counts_S
     own = torch.tensor(case.factors_P)[base : base + len(counts)]
-    rows = arrived.rows_MZ * torch.repeat_interleave(own, counts)[:, None]
+    assert isinstance(arrived.rows, PlainRows)
+    rows = arrived.rows.x_MZ * torch.repeat_interleave(own, counts)[:, None]
     assert torch.equal(arrived.received_NS.sum(dim=0), counts)
     return exchange.combine(Computed(rows, arrived.carry)).x_TZ  # pyright: ignore[reportArgumentType]
 
@@ -128,6 +130,12 @@ class Listening:
         self.heard.append("all_to_all")
         return self.inner.all_to_all(rows, sent, received)
 
+    def start_all_to_all(
+        self, rows: Tensor, sent: Sequence[int], received: Sequence[int], *, what: str
+    ) -> Pending:
+        del what
+        return Arrived(self.all_to_all(rows, sent, received))
+
 
 @pytest.mark.parametrize(
     ("mode", "collectives"),
@@ -177,7 +185,9 @@ def test_a_column_that_was_expanded_travels_like_any_other(mode: Mode) -> None:
     weights = torch.full((3, 1), 2.0).as_strided((3, 1), (1, 0))
 
     def serve(peers: Peers) -> Tensor:
-        return through_as(mode, case, peers, Placed(sent.x_TZ, PhysicalIds(ids), weights))
+        return through_as(
+            mode, case, peers, Placed(sent.x_TZ, PhysicalIds(ids), LogicalIds(ids), weights)
+        )
 
     for out in run_threads(serve, num_ranks=2):
         assert (out == 2.0).all()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.torch_calls import split_rows
+from moe_runtime.exchange.peers import Arrived, Pending
 
 __all__ = ["ThreadPeers", "run_threads"]
 
@@ -60,6 +61,13 @@ class ThreadPeers:
         arrived = self._board.exchange(self.rank, ("all_to_all", rows, sent))
         assert [len(a) for a in arrived] == list(received), "ranks disagree on how much is sent"
         return torch.cat(arrived)
+
+    def start_all_to_all(
+        self, rows: Tensor, sent: Sequence[int], received: Sequence[int], *, what: str
+    ) -> Pending:
+        """Return the rows that every rank sent to this one, arrived."""
+        del what
+        return Arrived(self.all_to_all(rows, sent, received))
 
     def leave(self) -> None:
         """Leave the group; whoever waits for this rank gets BrokenBarrierError."""

@@ -51,5 +51,5 @@ def test_null_takes_an_override_back(tuner: Tuner) -> None:
 
 def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
     sections = {name.partition(".")[0] for name in tuner.shown("{}")}
-    assert sections == {"budget", "gates"}
+    assert sections == {"budget", "gates", "shares"}
     assert len(tuner.shown("{}")) == len(GateSettings.model_fields) + 3

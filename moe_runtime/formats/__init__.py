@@ -1,0 +1,1 @@
+"""The formats of expert weights: how each is packed and what it stands for."""
