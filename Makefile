@@ -26,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm \
-        bench-placement gen proto-baseline clean chart-tools chart-schema deps-kube test-kube
+        bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -44,6 +44,7 @@ help:
 	@echo "make chart-schema    write the settings into the chart's values.schema.json"
 	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
 	@echo "                     the first run builds the server, ten minutes)"
+	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
 
@@ -197,6 +198,9 @@ gen: $(GEN)/.up-to-date
 	echo '"""Generated from proto/eplb/v1."""' >proto/gen/eplb/v1/__init__.py
 	cd proto && LC_ALL=C && export LC_ALL && \
 	    sha256sum eplb/v1/*.proto gen/eplb/*.py gen/eplb/v1/*.py gen/eplb/v1/*.pyi >gen/MANIFEST
+
+cli-docs: $(STAMP)
+	$(PY) -m eplb_service.cli.manual >docs/cli.md
 
 proto-baseline: $(STAMP)
 	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb
