@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
+from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
-from tests.vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.words import Answer, Job, Stats
 
 

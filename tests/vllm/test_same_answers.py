@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.demo_vllm.models import NUM_EXPERTS, TOP_K
+from benchmarks.demo_vllm.operators import DeploymentOperator
+from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.system.controller import ControllerProcess
 from tests.system.rank import AGREE_EVERY
 from tests.vllm.conftest import Golden
 from tests.vllm.group import VllmGroup, largest_difference
-from tests.vllm.models import NUM_EXPERTS, TOP_K
-from tests.vllm.operators import DeploymentOperator
-from tests.vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.words import Answer, Layout, Stats
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
