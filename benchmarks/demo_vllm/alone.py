@@ -7,6 +7,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 
@@ -38,11 +39,11 @@ def answers(model: str, *, rolled: bool) -> list[list[int]]:
 
 
 def _roll(worker: object) -> None:
-    stack = vars(worker)["eplb"].owned.stack
+    stack: Any = vars(worker)["eplb"].owned.stack
     for layer in range(stack.facts.num_layers):
         table = stack.live_table(layer)
         table.copy_(table.roll(1, 0))
-    held_LS = vars(stack.slots)["_held_LS"]
+    held_LS: Any = vars(stack.slots)["_held_LS"]
     held_LS[:] = (held_LS + 1) % stack.facts.num_experts
 
 

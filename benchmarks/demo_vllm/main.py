@@ -121,7 +121,7 @@ def move_on(operator: DeploymentOperator, epoch: int) -> int:
 
 def show_status(controller: Controller) -> None:
     """Print what an operator sees."""
-    command = [sys.executable, "-m", "eplb_service.cli.main"]
+    command = [sys.executable, "-m", "eplb_service.cli.entry"]
     endpoint = ["--endpoint", f"127.0.0.1:{controller.port}"]
     subprocess.run([*command, *endpoint, "status"], check=False, timeout=60)
 
