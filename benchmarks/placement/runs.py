@@ -18,7 +18,7 @@ from eplb_service.policies.catalog import Listed, policy_named
 from eplb_service.policies.greedy import greedy_by_node
 from eplb_service.policies.groups import misfit
 from eplb_service.policies.hierarchical import hierarchical
-from eplb_service.policies.lpt import place
+from eplb_service.policies.kernels.library import packed
 from eplb_service.policies.request import PolicyRequest, even_split
 
 __all__ = ["Load", "Row", "Value", "as_record", "run", "unfit"]
@@ -123,8 +123,7 @@ def _timed(listed: Listed, request: PolicyRequest) -> tuple[Placement, float]:
 
 
 def _reference_ms(shape: Shape, heat: FloatArray) -> float:
-    sizes = shape.layout.slots_per_rank
+    sizes = np.tile(np.array(shape.layout.slots_per_rank), (len(heat), 1))
     start = time.process_time()
-    for layer in heat:
-        place(layer, sizes)
+    packed(sizes, heat, is_joined=False)
     return max(1000 * (time.process_time() - start), 1e-3)

@@ -4,17 +4,18 @@ import configparser
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from eplb_service.domain.errors import InvalidSettings, NotLeader
 from eplb_service.host.main import INVALID, WRONG_STATE, service_parser
 from tests.architecture.sources import ROOT
 
 IMAGES = sorted((ROOT / "deploy" / "images").glob("*.Dockerfile"))
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+HADOLINT = str(Path(sys.executable).parent / "hadolint")
 SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
 
 
@@ -60,13 +61,11 @@ def test_an_image_says_its_base_by_an_argument(image: Path) -> None:
 
 def test_the_linter_of_dockerfiles_finds_nothing_and_would_find_something(tmp_path: Path) -> None:
     config = ["--config", str(ROOT / "deploy" / "images" / "hadolint.yaml")]
-    clean = subprocess.run(
-        ["hadolint", *config, *map(str, IMAGES)], capture_output=True, check=False
-    )
+    clean = subprocess.run([HADOLINT, *config, *map(str, IMAGES)], capture_output=True, check=False)
     assert clean.returncode == 0, clean.stdout.decode()
     bad = tmp_path / "bad.Dockerfile"
     bad.write_text("FROM debian\nRUN cd /tmp\n")
-    found = subprocess.run(["hadolint", *config, str(bad)], capture_output=True, check=False)
+    found = subprocess.run([HADOLINT, *config, str(bad)], capture_output=True, check=False)
     assert found.returncode != 0
 
 
@@ -95,4 +94,17 @@ def test_a_unit_does_not_fight_a_controller_that_took_over(path: Path) -> None:
     assert section["Restart"] == "always"
     assert section.get("User", "") != "root"
     assert section["NoNewPrivileges"] == "yes"
-    assert InvalidSettings.code != NotLeader.code
+
+
+@pytest.mark.parametrize("path", UNITS, ids=stem)
+def test_systemd_itself_knows_every_line_of_a_unit(path: Path, tmp_path: Path) -> None:
+    here = tmp_path / path.name
+    here.write_text(path.read_text().replace("/opt/eplb/bin/eplb-service", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(here)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not [line for line in done.stderr.splitlines() if path.name in line]
