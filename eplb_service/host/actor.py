@@ -68,10 +68,6 @@ class ControllerActor:
         """Return the settings tree that it was started with, as JSON."""
         return self._settings
 
-    def process(self) -> tuple[str, int]:
-        """Node and process id of whoever Ray holds for this actor now."""
-        return ray.get_runtime_context().get_node_id(), os.getpid()
-
     def pid(self) -> int:
         """Process id, for those who must end it by its own."""
         return os.getpid()
@@ -104,10 +100,15 @@ class ControllerActor:
         """
         await asyncio.sleep(WORD_S)
         Timer(KILL_S, _end_process).start()
-        me = cast("ActorHandle[ControllerActor]", ray.get_runtime_context().current_actor)
-        if await asyncio.wrap_future(me.process.remote().future()) != self.process():
+        if await asyncio.to_thread(_is_node_lost):
             _end_process()
-        ray.kill(me, no_restart=True)
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+
+def _is_node_lost() -> bool:
+    """Whether Ray has given up the node of this process, and with it this process."""
+    here = ray.get_runtime_context().get_node_id()
+    return not any(node["Alive"] and node["NodeID"] == here for node in ray.nodes())
 
 
 def _end_process() -> None:
