@@ -11,6 +11,7 @@ VLLM_PY   := $(VLLM_VENV)/bin/python
 STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
+KERNELS := eplb_service/policies/kernels/kernels.c
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
@@ -24,8 +25,8 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
-        test-vllm \
-        bench-placement gen proto-baseline clean chart-tools chart-schema deps-kube test-kube
+        test-vllm demo-vllm \
+        bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -34,6 +35,7 @@ help:
 	@echo "make ctl ARGS=status eplbctl against the demo that make demo ARGS=--keep left up"
 	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
 	@echo "make test            everything: the gate's static part, then all tests"
+	@echo "make demo-vllm       vLLM under requests while experts move (needs $(VLLM_VENV))"
 	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
@@ -43,12 +45,13 @@ help:
 	@echo "make chart-schema    write the settings into the chart's values.schema.json"
 	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
 	@echo "                     the first run builds the server, ten minutes)"
+	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
 
 # --- set-up -------------------------------------------------------------------------------------
 
-$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml $(KERNELS)
 	@echo "== set up $(VENV)"
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "$(PYTHON) must be Python 3.11 or newer with venv (Debian: python3-venv);" \
@@ -152,6 +155,10 @@ test-vllm: tools $(VLLM_VENV)/.up-to-date
 	@echo "== tests with real vLLM"
 	$(ALONE) $(VLLM_PY) -m pytest -q -m vllm tests/vllm $(ARGS)
 
+demo-vllm: tools $(VLLM_VENV)/.up-to-date
+	@mkdir -p build
+	@$(ALONE) $(VLLM_PY) -m benchmarks.demo_vllm.main $(ARGS)
+
 # --- the chart -----------------------------------------------------------------------------------
 
 HELMS := build/tools/helm-3/helm build/tools/helm-4/helm
@@ -196,6 +203,9 @@ gen: $(GEN)/.up-to-date
 	echo '"""Generated from proto/eplb/v1."""' >proto/gen/eplb/v1/__init__.py
 	cd proto && LC_ALL=C && export LC_ALL && \
 	    sha256sum eplb/v1/*.proto gen/eplb/*.py gen/eplb/v1/*.py gen/eplb/v1/*.pyi >gen/MANIFEST
+
+cli-docs: $(STAMP)
+	$(PY) -m eplb_service.cli.manual >docs/cli.md
 
 proto-baseline: $(STAMP)
 	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb

@@ -54,7 +54,7 @@ class Drawer:
         Raises NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken and whatever
         planning.draft refuses a target with.
         """
-        task = _task(deployment, draw)
+        task = task_of(deployment, draw)
         name, record = deployment.name, self._registry.tools.recorder
         clock = self._registry.tools.clock
         began_s = clock.monotonic_s()
@@ -109,6 +109,10 @@ class Drawer:
         if found is not None:
             raise found
         deployment.book.keep(kept)
+        window = measured_window(deployment)
+        if window is not None and window.num_steps:
+            per_step = float(window.tokens.sum()) / window.num_steps
+            deployment.pace_before = window.step_seconds, per_step
         wall_s = self._registry.tools.clock.wall_s()
         await deployment.driver.ask(RunAsked(kept.plan, kept.verdict.num_waves, wall_s))
 
@@ -139,7 +143,8 @@ def _reason(verdict: Verdict) -> str:
     return next(said.gate for said in verdict.findings if said.answer is verdict.answer)
 
 
-def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
+def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
+    """What a plan is drawn from at this moment; raises NotReady."""
     state = deployment.driver.state
     membership = state.membership
     if membership is None or not membership.is_complete:

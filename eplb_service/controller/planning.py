@@ -102,7 +102,7 @@ def draft(task: PlanningInput) -> Plan | NothingToDo:
         target = _only(task.layers, task.current, target)
     if (target.phy2log == task.current.phy2log).all():
         return NothingToDo(*_why_nothing(task, policy))
-    price_of = _Pricing(task)
+    price_of = Pricing(task)
     before = price_of.imbalance(task.current)
     worst_first = np.argsort(-np.nan_to_num(before), kind="stable").tolist()
     waves = split(
@@ -218,7 +218,7 @@ def _why_nothing(task: PlanningInput, policy: str) -> tuple[str, str]:
     return "balanced", f"policy {policy} finds nothing that is worth a move"
 
 
-class _Pricing:
+class Pricing:
     """Prices placements and waves under one task's heat."""
 
     def __init__(self, task: PlanningInput) -> None:

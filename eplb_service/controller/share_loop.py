@@ -5,6 +5,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.foresight import Seer
 from eplb_service.controller.looks import heat_now, measured_window
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.revisions import (
@@ -49,6 +50,7 @@ class ShareLoop:
     def __init__(self, registry: Registry, teller: Teller) -> None:
         self._registry = registry
         self._teller = teller
+        self._seer = Seer()
         self._busy: set[str] = set()
         self._next_s: dict[str, float] = {}
 
@@ -105,7 +107,7 @@ class ShareLoop:
         if not lacking(evidence, deployment.tuning.gates):
             found = heat_now(deployment)
             is_enough = found.by_source is not None or not deployment.needs_sources
-            return found if is_enough else None
+            return self._seer.expected(deployment, found) if is_enough else None
         stand, state = deployment.shares, deployment.driver.state
         shape = state.serving.placement.replica_count().shape
         is_fresh = stand.carried_to != state.serving.wave.epoch

@@ -129,6 +129,8 @@ class GateSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Share of ranks that must have reported, above 0 and up to 1."""
     cooldown_s: NonNegativeFloat = _GATES.cooldown_s
     """Seconds from the end of one plan to the start of the next automatic one."""
+    worse_margin: NonNegativeFloat = _GATES.worse_margin
+    """Share by which imbalance or step time must grow for a plan to be rolled back as worse."""
     max_payback_steps: PositiveFloat = _GATES.max_payback_steps
     """Steps within which a plan must win back the time that it costs."""
 
