@@ -9,7 +9,7 @@ from eplb_service.sim.network import Weather
 from eplb_service.sim.story import Violation
 from eplb_service.sim.waves import random_deployment
 from eplb_service.sim.work import Work
-from eplb_service.sim.world import World
+from eplb_service.sim.world import Scope, World
 
 ROUGH = Weather(lost=0.06, repeated=0.12, old=0.05)
 NUM_LINES = 300
@@ -21,6 +21,8 @@ class Course:
 
     num_events: int = 400
     weather: Weather = ROUGH
+    scope: Scope | None = None
+    """None: either, by chance."""
 
 
 def simulate(rng: Random, course: Course | None = None) -> World:
@@ -29,7 +31,8 @@ def simulate(rng: Random, course: Course | None = None) -> World:
     The same state of `rng` gives the same transcript, byte for byte.
     """
     course = course or Course()
-    world = World(random_deployment(rng), rng, course.weather)
+    scope = course.scope or rng.choice(tuple(Scope))
+    world = World(random_deployment(rng), rng, course.weather, scope)
     try:
         _be_faulty(world, course.num_events)
         converge(world)

@@ -5,29 +5,33 @@ of them, and so that nothing leaves before the record that it follows is durable
 """
 
 from collections import deque
-from collections.abc import Callable
 
-from eplb_service.domain.ids import Generation
+from eplb_service.domain.ids import Generation, Incarnation
 from eplb_service.domain.wave import Order
 from eplb_service.protocol import wave as machine
-from eplb_service.protocol.messages import Abort, Arm, ToMachine
+from eplb_service.protocol.messages import Abort, Arm, Halted, Hello, Idle, SharesApplied, Word
 from eplb_service.protocol.wave_state import (
     Effect,
     Event,
+    GiveUp,
+    Greeted,
+    GroupRestarted,
     Heard,
+    Nudge,
     Record,
     Recorded,
+    Said,
     SendAbort,
     SendArm,
     SendOrder,
     WaveState,
     WordsDiffer,
 )
+from eplb_service.sim.beliefs import Beliefs
+from eplb_service.sim.desk import Post
 from eplb_service.sim.store import SimStore, WaveRecord
 from eplb_service.sim.story import Violation
 from eplb_service.sim.waves import rows_of
-
-Post = Callable[[int, ToMachine], None]
 
 
 class WaveDesk:
@@ -37,6 +41,7 @@ class WaveDesk:
         self.record = store.records[max(store.records)] if store.records else None
         self.wave = recovered(self.record, num_ranks) if self.record else None
         self.todo: deque[Effect] = deque()
+        self._patience = 0
         self._num_ranks = num_ranks
         self._generation = generation
         self._store = store
@@ -46,6 +51,11 @@ class WaveDesk:
     def is_over(self) -> bool:
         """Whether the last wave is over, and on record as such."""
         return (self.wave is None or self.wave.is_over) and not self.todo
+
+    @property
+    def has_todo(self) -> bool:
+        """Whether effects wait to be performed."""
+        return bool(self.todo)
 
     def start(self, record: WaveRecord) -> None:
         """Spend the number of a wave; its orders are to be sent. Raises StoreConflict."""
@@ -59,18 +69,62 @@ class WaveDesk:
         )
         self.todo.extend(effects)
 
+    def greet(self, rank: int, hello: Hello, beliefs: Beliefs) -> None:
+        """Take a Hello; a wave of an older group ends when the new one told what it serves."""
+        wave = self.wave
+        if wave is None:
+            return
+        if wave.incarnation == hello.incarnation:
+            self.advance(Greeted(rank, hello.status))
+        elif not wave.is_over and beliefs.common_epoch is not None:
+            self.advance(GroupRestarted(beliefs.common_epoch))
+
+    def hear(self, rank: int, incarnation: Incarnation, word: Word) -> None:
+        """Take a word about the wave."""
+        if isinstance(word, Halted | Idle | SharesApplied):
+            return
+        if self.wave is not None and self.wave.incarnation == incarnation:
+            self.advance(Said(rank, word))
+
+    def leave(self, rank: int, incarnation: Incarnation) -> None:
+        """Nothing here rests on streams."""
+
+    def stepped(self, rank: int, incarnation: Incarnation, step: int) -> None:
+        """Nothing here rests on reports."""
+
+    def nudge(self) -> None:
+        """Say again what was not answered; the deadline comes nearer."""
+        self._patience -= 1
+        if self._patience == 0:
+            self.give_up("deadline passed")
+        if self.wave and not self.wave.is_over:
+            self.advance(Nudge())
+
+    def jump(self, *, elapsed_s: float, now_s: float) -> None:
+        """Time that jumps past the deadline."""
+        del now_s
+        if elapsed_s > self._patience > 0:
+            self._patience = 1
+
+    def be_patient(self, num_nudges: int) -> None:
+        """Set the deadline."""
+        self._patience = num_nudges
+
+    def give_up(self, reason: str) -> None:
+        """End the wave if it still may be."""
+        self.advance(GiveUp(reason))
+
     def advance(self, event: Event) -> None:
         """Step the machine."""
         if self.wave is not None:
             self.wave, effects = machine.step(self.wave, event)
             self.todo.extend(effects)
 
-    def perform(self) -> Effect | None:
+    def perform(self) -> Effect:
         """Do the next thing that the machine asked for. Raises StoreConflict."""
         record = self.record
-        if not self.todo or record is None:
-            return None
-        effect = self.todo.popleft()
+        assert record is not None
+        effect = self.todo[0]
         wave, generation, incarnation = record.wave, self._generation, record.incarnation
         match effect:
             case Record(phase, _):
@@ -87,6 +141,7 @@ class WaveDesk:
                 # record, finds out here that it is not the ranks who differ.
                 self._store.require_lead(generation)
                 raise Violation(f"words differ: {text}")
+        self.todo.popleft()
         return effect
 
 
