@@ -20,10 +20,12 @@ from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
-from moe_runtime.contracts.weights import ExpertWeights
+from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
 from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.experts.activations import is_limited
+from moe_runtime.formats.capabilities import Asked, DeviceKind, require
 from moe_runtime.formats.packing import Packing, pack
 from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState
 from moe_runtime.layer.parts import rms_norm
@@ -79,6 +81,7 @@ class MoeRuntime:
         packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
+        require(_asked(shape, mode, dtype, packing))
         held_LS = np.array(start.held_LS, dtype=np.int64)
         _check_start(shape, start, peers)
         self.model = model
@@ -162,7 +165,16 @@ class MoeRuntime:
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
         """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
-        return pack(self.model.expert(layer, expert, torch.float32), self._packing, self._dtype)
+        model, dtype = self.model, self._dtype
+        weights = pack(
+            model.expert(layer, expert, torch.promote_types(dtype, torch.float32)),
+            self._packing,
+            dtype,
+        )
+        if not model.shape.biased:
+            return weights
+        bias = model.bias(layer, expert, dtype)
+        return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
 
     def _load(self, layer: int, held_S: npt.NDArray[np.int64]) -> ExpertWeights:
         """Return one layer's slots filled with the experts that they hold."""
@@ -209,6 +221,18 @@ class MoeRuntime:
                     MoELayer(i, w, router, maths, direct, state)
                     for i, (w, router) in enumerate(bound)
                 )
+
+
+def _asked(shape: StackShape, mode: ExchangeMode, dtype: torch.dtype, packing: Packing) -> Asked:
+    return Asked(
+        format=packing.format,
+        dtype=dtype,
+        mode=mode.value,
+        device=DeviceKind.CPU,
+        activation=type(shape.activation).__name__,
+        limited=is_limited(shape.activation),
+        biased=shape.biased,
+    )
 
 
 def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
