@@ -6,9 +6,12 @@ VENV   ?= .venv
 ARGS   ?=
 
 PY    := $(VENV)/bin/python
+VLLM_VENV := .venv-vllm
+VLLM_PY   := $(VLLM_VENV)/bin/python
 STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
+KERNELS := eplb_service/policies/kernels/kernels.c
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
@@ -22,7 +25,8 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
-        bench-placement gen proto-baseline clean
+        test-vllm \
+        bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -31,18 +35,23 @@ help:
 	@echo "make ctl ARGS=status eplbctl against the demo that make demo ARGS=--keep left up"
 	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
 	@echo "make test            everything: the gate's static part, then all tests"
+	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
+	@echo "make chart-schema    write the settings into the chart's values.schema.json"
+	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
+	@echo "                     the first run builds the server, ten minutes)"
+	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
 
 # --- set-up -------------------------------------------------------------------------------------
 
-$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml
+$(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml $(KERNELS)
 	@echo "== set up $(VENV)"
 	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "$(PYTHON) must be Python 3.11 or newer with venv (Debian: python3-venv);" \
@@ -110,7 +119,8 @@ fmt-check: $(STAMP)
 lint: $(STAMP)
 	@echo "== lint"
 	$(VENV)/bin/ruff check --quiet .
-	$(VENV)/bin/shellcheck deploy/lo-only .ci/run
+	$(VENV)/bin/shellcheck deploy/lo-only deploy/kube/build-apiserver .ci/run
+	$(VENV)/bin/hadolint --config deploy/images/hadolint.yaml deploy/images/*.Dockerfile
 
 types: $(STAMP)
 	@echo "== types"
@@ -125,16 +135,53 @@ proto: $(STAMP)
 	$(VENV)/bin/buf lint proto
 	$(VENV)/bin/buf breaking proto --against proto/baseline.binpb
 
-unit: $(STAMP)
+unit: $(STAMP) chart-tools
 	@echo "== unit tests"
 	$(PY) -m pytest -q -m "not ($(HEAVY))" $(ARGS)
 
 # Pytest ends with 5 when it found no test at all; that is a failure here, and says so.
-test: tools static
+test: tools static chart-tools
 	@echo "== all tests"
 	$(ALONE) $(PY) -m pytest -q -m "not ($(HARDWARE))" $(ARGS) || { code=$$?; \
 	    [ $$code -ne 5 ] || echo "no test was found: tests/ or the selection is broken" >&2; \
 	    exit $$code; }
+
+# Real vLLM has its own environment, since it pins what it needs more tightly than we do.
+$(VLLM_VENV)/.up-to-date: requirements/vllm.txt requirements/constraints.txt pyproject.toml
+	@echo "== set up $(VLLM_VENV)"
+	test -x $(VLLM_PY) || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_PY) -m pip install --quiet --no-deps torch==2.13.0
+	$(VLLM_PY) -m pip install --quiet --no-deps --require-hashes -r requirements/vllm.txt
+	$(VLLM_PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+test-vllm: tools $(VLLM_VENV)/.up-to-date
+	@echo "== tests with real vLLM"
+	$(ALONE) $(VLLM_PY) -m pytest -q -m vllm tests/vllm $(ARGS)
+
+# --- the chart -----------------------------------------------------------------------------------
+
+HELMS := build/tools/helm-3/helm build/tools/helm-4/helm
+APISERVER ?= $(HOME)/.cache/eplb/kube-apiserver
+
+chart-tools: $(HELMS)
+
+build/tools/helm-%/helm: deploy/kube/get_helm.py | $(STAMP)
+	@echo "== fetch helm $*"
+	$(PY) deploy/kube/get_helm.py $* build/tools/helm-$*
+
+chart-schema: $(STAMP)
+	$(PY) -m tests.deploy.settings_schema
+
+deps-kube:
+	grep -v '^#' deploy/kube/apt.txt | while read -r package file; do \
+	    [ -e "$$file" ] || echo "$$package"; done | \
+	    DEBIAN_FRONTEND=noninteractive xargs -r apt-get install -y -qq --no-install-recommends
+
+# Outside of `make test`, as it builds a server.
+test-kube: $(STAMP) chart-tools
+	deploy/kube/build-apiserver $(APISERVER)
+	EPLB_TEST_APISERVER=$(APISERVER) $(PY) -m pytest -v -p no:cacheprovider tests/deploy/kube_walk.py $(ARGS)
 
 # --- proto --------------------------------------------------------------------------------------
 
@@ -157,9 +204,12 @@ gen: $(GEN)/.up-to-date
 	cd proto && LC_ALL=C && export LC_ALL && \
 	    sha256sum eplb/v1/*.proto gen/eplb/*.py gen/eplb/v1/*.py gen/eplb/v1/*.pyi >gen/MANIFEST
 
+cli-docs: $(STAMP)
+	$(PY) -m eplb_service.cli.manual >docs/cli.md
+
 proto-baseline: $(STAMP)
 	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb
 
 clean:
-	rm -rf build dist $(VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf build dist $(VENV) $(VLLM_VENV) *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,7 +5,7 @@ Floors, lower never imports higher:
     runtime                         the front door
     layer                           the stages in order
     routing | exchange | experts    the stages; they do not know each other
-    formats                         how experts are stored; a room beside the stages
+    formats | capture               rooms beside the stages: how experts are stored; what was chosen
     backends                        the operations that stages need
     placement                       slots, maps, counters
     contracts                       what stages hand over

@@ -24,8 +24,10 @@ from worker_agent.adapters.memory import DigestBook
 from worker_agent.adapters.mover import TorchMover
 from worker_agent.adapters.runtime import (
     Runtime,
-    RuntimeEngine,
     RuntimeMemory,
+    Seat,
+    SlotsEngine,
+    seat_of,
     served_by,
     shape_of,
 )
@@ -67,9 +69,10 @@ class Attached:
 
     group: TorchGroup
     mover: TorchMover
-    engine: RuntimeEngine
+    engine: SlotsEngine
     initial: Serving
     incarnation: Incarnation
+    ownership: Ownership
 
 
 def attach(
@@ -103,20 +106,32 @@ def attach_over(
     mover: type[TorchMover] = TorchMover,
 ) -> StepHook:
     """Attach with another street to the controller, or another mover; otherwise as attach."""
+    return attach_seat(seat_of(runtime), channel, settings=settings, group=group, mover=mover)
+
+
+def attach_seat(
+    seat: Seat,
+    channel: ChannelPort,
+    *,
+    settings: AgentSettings,
+    group: ProcessGroup | None = None,
+    mover: type[TorchMover] = TorchMover,
+) -> StepHook:
+    """Attach to a rank of any engine that has a seat; otherwise as attach_over."""
     clock = SystemClock()
-    shape = _shape(runtime, settings)
+    shape = _shape(seat, settings)
     groups = Groups(
         TorchGroup(new_group(group, timeout_s=settings.group_timeout_s)),
         new_group(group, timeout_s=settings.group_timeout_s),
     )
-    told = _fingerprint(runtime, shape, settings)
+    told = _fingerprint(seat, shape, settings)
     incarnation = meet(groups.agreeing, told, started_at_ms=int(1000 * clock.wall_s()))
-    rank = _prepare(runtime, groups, mover, incarnation)
-    desk = Desk(_snapshot(rank.initial, rank.incarnation))
+    rank = _prepare(seat, groups, mover, incarnation)
+    desk = Desk(_snapshot(rank))
     cadence = Cadence(settings.report_every_steps, settings.sent_every_reports)
     cutter = Cutter(rank.engine, cadence, desk.bell.ring)
     agent = Agent(
-        _introduction(runtime, rank, shape, settings),
+        _introduction(seat, rank, shape, settings),
         desk,
         Reporter(cutter, incarnation=rank.incarnation),
         Outside(channel, clock, random.SystemRandom().random),
@@ -124,7 +139,7 @@ def attach_over(
     )
     serving = _settle(rank, agent, settings)
     applier = Applier(
-        Start(_first_state(serving, rank.incarnation), serving.placement, serving.table),
+        Start(_first_state(serving, rank), serving.placement, serving.table),
         StepSide(rank.group, rank.engine, rank.mover, cutter),
         desk,
         agree_every=settings.agree_every,
@@ -137,9 +152,10 @@ def attach_over(
 
 
 def _prepare(
-    runtime: Runtime, groups: Groups, mover: type[TorchMover], incarnation: Incarnation
+    seat: Seat, groups: Groups, mover: type[TorchMover], incarnation: Incarnation
 ) -> Attached:
     """Learn what all ranks hold. Collective."""
+    runtime = seat.runtime
     group, layout, book = groups.agreeing, runtime.layout, DigestBook()
     phy2log = gather_columns(
         group,
@@ -147,14 +163,17 @@ def _prepare(
         num_columns=layout.num_slots,
         base=layout.base(group.rank),
     )
-    placement = served_by(runtime, phy2log)
+    placement = served_by(seat, phy2log)
     memory = RuntimeMemory(runtime)
     return Attached(
         group=group,
         mover=mover(memory, book, placement.layout, rank=group.rank, group=groups.moving),
-        engine=RuntimeEngine(runtime, book, rank=group.rank),
-        initial=initial_serving(group, placement, runtime.tables().astype("int32")),
+        engine=seat.engine(book, group.rank),
+        initial=initial_serving(
+            group, placement, runtime.tables().astype("int32"), ownership=seat.ownership
+        ),
         incarnation=incarnation,
+        ownership=seat.ownership,
     )
 
 
@@ -169,7 +188,9 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
             rank=rank.group.rank,
             staging_rows=rank.engine.staging_rows,
         )
-        serving = load_together(rank.group, rank.engine, rank.initial, offer)
+        serving = load_together(
+            rank.group, rank.engine, rank.initial, offer, ownership=rank.ownership
+        )
         require_equal_start(rank.group, _settings_digest(settings), serving.name)
     except BaseException:
         agent.stop(settings.close_within_s)
@@ -177,22 +198,23 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
     return serving
 
 
-def _shape(runtime: Runtime, settings: AgentSettings) -> ModelShape:
+def _shape(seat: Seat, settings: AgentSettings) -> ModelShape:
     """Return what the runtime's model is. Raises InvalidSettings if its layers are misnamed."""
-    num_layers = runtime.model.shape.num_layers
+    num_layers = seat.num_layers
     layers = settings.model_layers or tuple(range(num_layers))
     if len(layers) != num_layers or list(layers) != sorted(set(layers)):
         raise InvalidSettings(
             f"model_layers names {list(layers)}; expected {num_layers} numbers, ascending, one for "
             "each MoE layer of the runtime; the rank does not attach"
         )
-    return shape_of(runtime, model_layers=layers)
+    return shape_of(seat, model_layers=layers)
 
 
-def _fingerprint(runtime: Runtime, shape: ModelShape, settings: AgentSettings) -> Digest:
+def _fingerprint(seat: Seat, shape: ModelShape, settings: AgentSettings) -> Digest:
     """Fingerprint of what must be the same on all ranks before they can tell each other more."""
+    runtime = seat.runtime
     layout, rows = runtime.layout.slots_per_rank, runtime.tables().shape[2]
-    told = f"{shape} {layout} {rows}"
+    told = f"{shape} {layout} {rows} {seat.ownership}"
     return digest_of((told.encode(), str(_settings_digest(settings)).encode()))
 
 
@@ -203,29 +225,31 @@ def _settings_digest(settings: AgentSettings) -> Digest:
     )
 
 
-def _first_state(serving: Serving, incarnation: Incarnation) -> RankState:
-    return initial_state(incarnation=incarnation, ownership=Ownership.OWN, served=serving.name)
+def _first_state(serving: Serving, rank: Attached) -> RankState:
+    return initial_state(
+        incarnation=rank.incarnation, ownership=rank.ownership, served=serving.name
+    )
 
 
-def _snapshot(serving: Serving, incarnation: Incarnation) -> Snapshot:
-    state = _first_state(serving, incarnation)
-    return Snapshot(status(state, is_idle=False), serving.placement, state.generation)
+def _snapshot(rank: Attached) -> Snapshot:
+    state = _first_state(rank.initial, rank)
+    return Snapshot(status(state, is_idle=False), rank.initial.placement, state.generation)
 
 
 def _introduction(
-    runtime: Runtime, rank: Attached, shape: ModelShape, settings: AgentSettings
+    seat: Seat, rank: Attached, shape: ModelShape, settings: AgentSettings
 ) -> Introduction:
     profile = RankProfile(
         rank=rank.group.rank,
         num_ranks=rank.group.num_ranks,
         node=settings.node,
         supernode=settings.supernode,
-        adapter="moe_runtime",
+        adapter=seat.adapter,
         count_meaning=CountMeaning.RECEIVED,
         count_replicas=1,
-        ownership=Ownership.OWN,
-        num_slots=runtime.slots.num_slots,
-        staging_rows=runtime.slots.staging_rows,
+        ownership=seat.ownership,
+        num_slots=seat.runtime.slots.num_slots,
+        staging_rows=seat.runtime.slots.staging_rows,
     )
     return Introduction(
         identity=settings.deployment.identity(),

@@ -42,7 +42,7 @@ class AgentHook:
     def state(self) -> HookState:
         """Return what is served and whether an order is held."""
         now = self._hook.state()
-        return HookState(epoch=now.epoch, is_migrating=now.is_migrating)
+        return HookState(epoch=now.epoch, revision=now.revision, is_migrating=now.is_migrating)
 
     def close(self) -> None:
         """End the agent's threads."""

@@ -121,7 +121,8 @@ def demo_settings(*, known_ports: bool) -> SettingsTree:
     """
     return {
         "server": {} if known_ports else {"port": 0, "metrics_port": 0},
-        "planning": {"interval_s": 1.0},
+        "planning": {"interval_s": 1.0, "policy": "connected"},
+        "shares": {"interval_s": 1.0},
         "gates": {
             "trigger_imbalance": 1.05,
             "trigger_worst_layer": 1.08,
@@ -129,6 +130,11 @@ def demo_settings(*, known_ports: bool) -> SettingsTree:
             "min_steps": 40,
             "cooldown_s": 2.0,
         },
-        "window": {"report_every_steps": 10, "interval_steps": 20, "num_intervals": 3},
+        "window": {
+            "report_every_steps": 10,
+            "interval_steps": 20,
+            "num_intervals": 3,
+            "sent_every_reports": 2,
+        },
         "protocol": {"agree_every": AGREE_EVERY},
     }

@@ -32,6 +32,7 @@ class HookState:
     """What the agent says of itself between two steps."""
 
     epoch: int
+    revision: int
     is_migrating: bool
 
 
@@ -66,7 +67,7 @@ class NoAgent:
 
     def state(self) -> HookState:
         """Return the placement that was loaded."""
-        return HookState(epoch=0, is_migrating=False)
+        return HookState(epoch=0, revision=0, is_migrating=False)
 
     def close(self) -> None:
         """Do nothing."""
@@ -114,6 +115,7 @@ def _step(rank: Rank, step: int, batch: Batch, slot_s: float) -> StepRecord:
         late_s=started - slot_s,
         seconds=seconds,
         epoch=state.epoch,
+        revision=state.revision,
         is_migrating=state.is_migrating,
         load=tuple((_received(rank.runtime) - received_L).tolist()),
         num_installed=_num_installed(held_LS, rank.runtime.held()),

@@ -26,6 +26,7 @@ class Ledger:
         self.late_s_NT: FloatArray = np.full(shape, np.inf)
         self.seconds_NT: FloatArray = np.full(shape, np.nan)
         self.epoch_NT: IntArray = np.full(shape, NOT_TOLD, dtype=np.int64)
+        self.revision_NT: IntArray = np.zeros(shape, dtype=np.int64)
         self.is_migrating_NT = np.zeros(shape, dtype=np.bool_)
         self.load_NTL: IntArray = np.zeros((*shape, num_layers), dtype=np.int64)
         self.installed_NT: IntArray = np.zeros(shape, dtype=np.int64)
@@ -40,6 +41,7 @@ class Ledger:
                 self.late_s_NT[at] = told.late_s
                 self.seconds_NT[at] = told.seconds
                 self.epoch_NT[at] = told.epoch
+                self.revision_NT[at] = told.revision
                 self.is_migrating_NT[at] = told.is_migrating
                 self.load_NTL[at] = told.load
                 self.installed_NT[at] = told.num_installed

@@ -13,7 +13,9 @@ __all__ = [
     "is_late",
     "missed_steps",
     "num_checked",
+    "num_revisions",
     "num_wrong",
+    "shared_steps",
     "slowest_steps",
     "step_seconds",
 ]
@@ -37,6 +39,27 @@ def imbalance(load_NTL: IntArray) -> FloatArray:
     return np.divide(
         load_NL.max(axis=0), mean_L, out=np.full_like(mean_L, np.nan), where=mean_L > 0
     )
+
+
+def shared_steps(epoch_NT: IntArray, revision_NT: IntArray) -> BoolArray:
+    """[T] whether a step was served by shares that were set: on all ranks by the same revision.
+
+    >>> shared_steps(np.array([[0, 1, 1], [0, 1, 1]]), np.array([[0, 1, 2], [0, 2, 2]])).tolist()
+    [False, False, True]
+    """
+    is_same = (epoch_NT == epoch_NT[0]).all(axis=0) & (revision_NT == revision_NT[0]).all(axis=0)
+    return is_same & (revision_NT[0] > 0)
+
+
+def num_revisions(epoch_NT: IntArray, revision_NT: IntArray) -> int:
+    """Count revisions of shares that came into use on all ranks; none of them moved a weight.
+
+    >>> num_revisions(np.array([[0, 1, 1], [0, 1, 1]]), np.array([[1, 1, 0], [1, 1, 0]]))
+    2
+    """
+    used = shared_steps(epoch_NT, revision_NT)
+    pairs = zip(epoch_NT[0, used].tolist(), revision_NT[0, used].tolist(), strict=True)
+    return len(set(pairs))
 
 
 def step_seconds(seconds_NT: FloatArray) -> FloatArray:

@@ -31,6 +31,8 @@ class StepRecord:
     seconds: float
     epoch: int
     """Epoch of the placement that the step was served on."""
+    revision: int
+    """Revision of the shares by which this rank's tokens were sent; 0 where they are even."""
     is_migrating: bool
     """Whether an order was held (accepted, moving, staged or armed) while the step ran."""
     load: tuple[int, ...]

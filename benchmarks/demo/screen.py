@@ -63,6 +63,7 @@ def report(summary: Summary) -> str:
             f"{'imbalance':<21} {'before':>8} {'after':>8}",
             *layers,
             f"  {'mean':<19} {before:>8.3f} {after:>8.3f}",
+            f"  {'mean under set shares':<28} {float(np.mean(balance.after_shares)):>8.3f}",
             "",
             "plans",
             *(plans or ["  none"]),
@@ -70,7 +71,8 @@ def report(summary: Summary) -> str:
             _served("with control plane", summary.outputs),
             _served("without", summary.paired),
             f"{moved.plans_settled} plans carried out, {moved.moves} experts moved, "
-            f"{moved.bytes_moved / 1024:.0f} KiB, {moved.steps_migrating} steps served meanwhile",
+            f"{moved.bytes_moved / 1024:.0f} KiB, {moved.steps_migrating} steps served meanwhile; "
+            f"{moved.maps_only_plans} revisions of shares, which move nothing",
             f"slowest step (p99)    {1e3 * moved.slowest_step_s:.1f} ms with migration, "
             f"{1e3 * moved.slowest_calm_step_s:.1f} ms without, "
             f"ratio {moved.slowest_step_ratio:.2f}",

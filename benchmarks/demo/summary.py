@@ -41,6 +41,8 @@ class Balance:
 
     before: tuple[float, ...]
     after: tuple[float, ...]
+    after_shares: tuple[float, ...]
+    """Of those steps that were served by shares that were set; NaN where none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,10 @@ class Migration:
 
     plans_settled: int
     moves: int
+    moves_weights: int
+    """Experts whose weights went into a slot, over all plans; the same as moves."""
+    maps_only_plans: int
+    """Revisions of shares that came into use on all ranks; they move nothing."""
     bytes_moved: int
     steps_migrating: int
     """Steps served while an order was held."""
@@ -90,8 +96,10 @@ class Summary:
         flat: dict[str, Json] = {
             "imbalance_before": float(np.mean(self.balance.before)),
             "imbalance_after": float(np.mean(self.balance.after)),
+            "imbalance_after_shares": float(np.mean(self.balance.after_shares)),
             "imbalance_before_by_layer": self.balance.before,
             "imbalance_after_by_layer": self.balance.after,
+            "imbalance_after_shares_by_layer": self.balance.after_shares,
             **asdict(self.outputs),
             **asdict(self.migration),
             "paired": asdict(self.paired),
@@ -128,17 +136,21 @@ def summarise(
     seconds_T = measures.step_seconds(run.seconds_NT)
     migrating_T = run.is_migrating_NT.max(axis=0)
     slow, calm = measures.slowest_steps(seconds_T, migrating_T)
+    shared_T = measures.shared_steps(run.epoch_NT, run.revision_NT)[-LAST:]
     alone = _outputs(paired, late_alone=0, num_shared=0)
     return Summary(
         balance=Balance(
             before=tuple(measures.imbalance(paired.load_NTL[:, -LAST:]).tolist()),
             after=tuple(measures.imbalance(run.load_NTL[:, -LAST:]).tolist()),
+            after_shares=tuple(measures.imbalance(run.load_NTL[:, -LAST:][:, shared_T]).tolist()),
         ),
         outputs=_outputs(run, late_alone=alone.steps_late, num_shared=paired.num_served),
         paired=alone,
         migration=Migration(
             plans_settled=sum(plan.phase == "done" for plan in plans),
             moves=moves,
+            moves_weights=moves,
+            maps_only_plans=measures.num_revisions(run.epoch_NT, run.revision_NT),
             bytes_moved=moves * bytes_per_expert,
             steps_migrating=int(migrating_T.sum()),
             slowest_step_s=slow,
@@ -175,4 +187,6 @@ def complaints(summary: Summary) -> list[str]:
             )
     if not summary.migration.plans_settled:
         found.append("no plan was carried out")
+    if not summary.migration.maps_only_plans:
+        found.append("no shares were set")
     return found

@@ -15,8 +15,10 @@ from benchmarks.placement.shapes import Shape
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement, initial_placement
 from eplb_service.policies.catalog import Listed, policy_named
-from eplb_service.policies.hierarchical import hierarchical, misfit
-from eplb_service.policies.lpt import place
+from eplb_service.policies.greedy import greedy_by_node
+from eplb_service.policies.groups import misfit
+from eplb_service.policies.hierarchical import hierarchical
+from eplb_service.policies.kernels.library import packed
 from eplb_service.policies.request import PolicyRequest, even_split
 
 __all__ = ["Load", "Row", "Value", "as_record", "run", "unfit"]
@@ -77,7 +79,7 @@ def run(load: Load, policy: str) -> Iterator[Row]:
 
 def unfit(shape: Shape, policy: str) -> str:
     """Say why a policy cannot plan for a shape; empty where it can."""
-    if policy_named(policy).draw is not hierarchical:
+    if policy_named(policy).draw not in {hierarchical, greedy_by_node}:
         return ""
     held = initial_placement(num_layers=1, num_experts=shape.num_experts, layout=shape.layout)
     return misfit(_request(shape, held, np.ones((1, shape.num_experts)), 0))
@@ -121,8 +123,7 @@ def _timed(listed: Listed, request: PolicyRequest) -> tuple[Placement, float]:
 
 
 def _reference_ms(shape: Shape, heat: FloatArray) -> float:
-    sizes = shape.layout.slots_per_rank
+    sizes = np.tile(np.array(shape.layout.slots_per_rank), (len(heat), 1))
     start = time.process_time()
-    for layer in heat:
-        place(layer, sizes)
+    packed(sizes, heat, is_joined=False)
     return max(1000 * (time.process_time() - start), 1e-3)

@@ -13,16 +13,25 @@ from eplb_service.cli.options import ENDPOINT_VARIABLE, Options, Output, duratio
 Verb = Callable[[Client, Options, Namespace], Answer]
 
 
-class Adder:
-    """Adds verbs that all know the shared options."""
+SHARED_TITLE = "options of all verbs"
 
-    def __init__(self, add_parser: Callable[..., ArgumentParser], shared: ArgumentParser) -> None:
-        self._add_parser, self._shared = add_parser, shared
+
+class Adder:
+    """Adds verbs that all know the shared options, and remembers those that do something."""
+
+    def __init__(
+        self,
+        add_parser: Callable[..., ArgumentParser],
+        shared: ArgumentParser,
+        verbs: list[ArgumentParser],
+    ) -> None:
+        self._add_parser, self._shared, self._verbs = add_parser, shared, verbs
 
     def __call__(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
         """Add a verb with its help."""
         parser = self._made(name, about, example)
         parser.set_defaults(verb=verb)
+        self._verbs.append(parser)
         return parser
 
     def act(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
@@ -38,7 +47,7 @@ class Adder:
         """Add a verb that has verbs of its own."""
         parser = self._made(name, about, example)
         verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-        return Adder(verbs.add_parser, self._shared)
+        return Adder(verbs.add_parser, self._shared, self._verbs)
 
     def _made(self, name: str, about: str, example: str) -> ArgumentParser:
         return self._add_parser(
@@ -74,7 +83,7 @@ def top_parser(
 def shared_options() -> ArgumentParser:
     """Options that may stand before the verb or after it."""
     shared = ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    options = shared.add_argument_group("options of all verbs")
+    options = shared.add_argument_group(SHARED_TITLE)
     options.add_argument(
         "--endpoint",
         type=endpoint,

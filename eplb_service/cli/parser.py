@@ -1,6 +1,7 @@
 """The command line: every verb with its options, one line of help and an example."""
 
 from argparse import ArgumentParser
+from dataclasses import dataclass
 from math import inf
 
 from eplb_service.cli import acts, differ, follow, reads
@@ -31,12 +32,26 @@ something (plan --exit-code), 130 interrupted
 """
 
 
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """The parser of eplbctl, and those of all verbs that do something, in the help's order."""
+
+    parser: ArgumentParser
+    verbs: tuple[ArgumentParser, ...]
+
+
 def build_parser() -> ArgumentParser:
     """Return the parser of eplbctl; each verb leaves itself as `verb` in the namespace."""
+    return build_command_line().parser
+
+
+def build_command_line() -> CommandLine:
+    """Return the parser of eplbctl with those of its verbs."""
     shared = shared_options()
     parser = top_parser("eplbctl", parents=[shared], description=ABOUT, epilog=ENDS)
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    add = Adder(verbs.add_parser, shared)
+    groups = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    verbs: list[ArgumentParser] = []
+    add = Adder(groups.add_parser, shared, verbs)
     _add_reads(add)
     _add_follows(add)
     _add_moves(add)
@@ -44,7 +59,7 @@ def build_parser() -> ArgumentParser:
     add_files(add)
     _add_config(add)
     add_contexts(add)
-    return parser
+    return CommandLine(parser, tuple(verbs))
 
 
 def _add_reads(add: Adder) -> None:

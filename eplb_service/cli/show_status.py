@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from math import isnan
 
 import numpy as np
 
@@ -41,6 +42,7 @@ def show_status(view: StatusView) -> str:
             *([f"{window.rejected_reports} refused"] if window.rejected_reports else []),
         ),
         imbalance(view.imbalance.mean, view.imbalance.worst, view.imbalance.worst_layer),
+        *_shares(view),
         *_operation(view.operation),
     ]
     if planning.num_skipped or planning.num_failed:
@@ -71,6 +73,19 @@ def _ranks(view: StatusView) -> Iterator[str]:
         )
     if len(apart) > MAX_RANKS_LISTED:
         yield line("", f"and {len(apart) - MAX_RANKS_LISTED} more; see -o json")
+
+
+def _shares(view: StatusView) -> Iterator[str]:
+    shares = view.shares
+    if view.revision and isnan(shares.predicted):
+        yield line("shares", f"revision {view.revision}, sent by an earlier controller")
+    elif view.revision:
+        yield line(
+            "shares",
+            f"revision {view.revision}",
+            f"imbalance {figure(shares.before)} to {figure(shares.predicted)} predicted",
+            f"{figure(shares.measured)} measured since",
+        )
 
 
 def _operation(view: OperationView) -> Iterator[str]:

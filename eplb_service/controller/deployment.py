@@ -8,6 +8,7 @@ from eplb_service.controller.driver import DeploymentDriver
 from eplb_service.controller.meter import Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
+from eplb_service.controller.revisions import ShareStand
 from eplb_service.controller.tuning import Tuner, Tuning
 from eplb_service.controller.views import (
     NothingView,
@@ -15,8 +16,12 @@ from eplb_service.controller.views import (
     PlanView,
     RunView,
 )
-from eplb_service.domain.ids import Incarnation
+from eplb_service.domain.heat import mean_with_data
+from eplb_service.domain.ids import Epoch, Incarnation, Revision
 from eplb_service.domain.placement import Placement
+from eplb_service.domain.plan import Origin, Plan
+from eplb_service.domain.shares import Ownership
+from eplb_service.gates.trial import PROMISES_KEPT, Trial
 from eplb_service.load.group import Group
 from eplb_service.load.tally import ReportTally
 from eplb_service.load.windows import LoadWindows
@@ -40,10 +45,32 @@ class Switches:
     """JSON."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class OnTrial:
+    """A plan that was carried out and is still to be judged."""
+
+    trial: Trial
+    old: Placement
+    """What was served before it."""
+    epoch: Epoch
+    """What it ended in."""
+    may_roll_back: bool
+    """Only plans that nobody asked for, and no rollback."""
+    worse_at: int = -1
+    """Last step of a first window that was worse; -1 without one."""
+
+
 class Deployment:
     """Holds what belongs together; the rooms around it do the work."""
 
-    def __init__(self, driver: DeploymentDriver, switches: Switches, tuner: Tuner) -> None:
+    def __init__(
+        self,
+        driver: DeploymentDriver,
+        switches: Switches,
+        tuner: Tuner,
+        *,
+        spent: tuple[Epoch, Revision] = (Epoch(0), Revision(0)),
+    ) -> None:
         self.driver = driver
         self.switches = switches
         self.book = PlanBook()
@@ -59,7 +86,16 @@ class Deployment:
         """Monotonic time."""
         self.num_fruitless = 0
         """Plans in a row of which no wave settled."""
+        self.trial: OnTrial | None = None
+        self.kept_promises: tuple[float, ...] = ()
+        """Share of its promise that each plan judged last has kept."""
+        self.rolling_back = ""
+        """Id of the last plan that took another one back."""
+        self.pace_before = (0.0, 0.0)
+        """Seconds and tokens of a step before the last plan started."""
+        self.shares = ShareStand(spent)
         self._told = ""
+        self._share_told = ""
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
@@ -96,10 +132,26 @@ class Deployment:
         is_other, self._told = trouble != self._told, trouble
         return is_other
 
+    def is_share_news(self, trouble: str) -> bool:
+        """Whether trouble with shares is another than the last."""
+        is_other, self._share_told = trouble != self._share_told, trouble
+        return is_other
+
+    @property
+    def needs_sources(self) -> bool:
+        """Whether shares rest on who sends what: not where all ranks see the same tokens."""
+        membership = self.driver.state.membership
+        known = membership.known if membership else ()
+        return bool(known) and known[0].profile.ownership is Ownership.OWN
+
     def plan_ended(self, *, num_settled: int, now_s: float) -> None:
         """A plan is over; now_s is monotonic."""
         self.last_plan_ended_s = now_s
         self.num_fruitless = 0 if num_settled else self.num_fruitless + 1
+
+    def remember(self, kept: float) -> None:
+        """Keep the outcome of a plan, for gates to believe the next one accordingly."""
+        self.kept_promises = (*self.kept_promises, kept)[-PROMISES_KEPT:]
 
     def is_counting_what_is_served(self) -> bool:
         """Whether the load windows belong to the group and placement of this moment."""
@@ -135,3 +187,17 @@ class Deployment:
             top_k=membership.shape.top_k,
         )
         self.windows = LoadWindows(group, self.tuning.windows)
+
+
+def on_trial(deployment: Deployment, plan: Plan, old: Placement) -> OnTrial:
+    """Put a plan on trial that has just changed what is served."""
+    before, after = plan.price.imbalance_before, plan.price.imbalance_after
+    is_rollback = plan.plan_id == deployment.rolling_back
+    step_s, tokens = deployment.pace_before
+    promised = mean_with_data(before) - mean_with_data(after)
+    return OnTrial(
+        Trial(plan.plan_id, promised, step_s, tokens, is_rollback),
+        old,
+        deployment.driver.state.serving.wave.epoch,
+        may_roll_back=plan.origin is Origin.AUTOMATIC and not is_rollback,
+    )

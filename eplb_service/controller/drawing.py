@@ -9,24 +9,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eplb_service.controller.deployment import Deployment
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import heat_now, measured_window, newest_window
 from eplb_service.controller.machine_state import PlanPhase, RunAsked
 from eplb_service.controller.plan_book import KeptPlan
 from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput, Timing
 from eplb_service.controller.ports import PlanRunner
-from eplb_service.controller.records import has_same_shape
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
-from eplb_service.domain.heat import Heat
 from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
 from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
-from eplb_service.load.fold import heat_of
 from eplb_service.load.window import LoadWindow
 
 STALL_PER_PLAN_S = 0.001
@@ -57,7 +54,7 @@ class Drawer:
         Raises NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken and whatever
         planning.draft refuses a target with.
         """
-        task = _task(deployment, draw)
+        task = task_of(deployment, draw)
         name, record = deployment.name, self._registry.tools.recorder
         clock = self._registry.tools.clock
         began_s = clock.monotonic_s()
@@ -112,6 +109,10 @@ class Drawer:
         if found is not None:
             raise found
         deployment.book.keep(kept)
+        window = measured_window(deployment)
+        if window is not None and window.num_steps:
+            per_step = float(window.tokens.sum()) / window.num_steps
+            deployment.pace_before = window.step_seconds, per_step
         wall_s = self._registry.tools.clock.wall_s()
         await deployment.driver.ask(RunAsked(kept.plan, kept.verdict.num_waves, wall_s))
 
@@ -119,7 +120,7 @@ class Drawer:
         clock = self._registry.tools.clock
         context = GateContext(
             plan=plan,
-            evidence=evidence_of(deployment, newest_window(deployment)),
+            evidence=evidence_of(deployment, measured_window(deployment)),
             standing=standing_of(deployment, clock),
             budget=budget_of(deployment),
             settings=deployment.tuning.gates,
@@ -142,7 +143,8 @@ def _reason(verdict: Verdict) -> str:
     return next(said.gate for said in verdict.findings if said.answer is verdict.answer)
 
 
-def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
+def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
+    """What a plan is drawn from at this moment; raises NotReady."""
     state = deployment.driver.state
     membership = state.membership
     if membership is None or not membership.is_complete:
@@ -156,7 +158,7 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
     return PlanningInput(
         base_epoch=state.serving.wave.epoch,
         current=placement,
-        heat=_heat(window, deployment),
+        heat=heat_now(deployment),
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
@@ -165,6 +167,7 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
             round_bytes=terms.round_bytes,
             bytes_per_expert=membership.shape.bytes_per_expert,
             ownership=profiles[0].ownership,
+            sets_shares=deployment.tuning.shares.is_automatic,
             nodes=tuple(profile.node for profile in profiles),
         ),
         timing=Timing(
@@ -175,14 +178,6 @@ def _task(deployment: Deployment, draw: Draw) -> PlanningInput:
         origin=draw.origin,
         reason=draw.reason,
     )
-
-
-def _heat(window: LoadWindow | None, deployment: Deployment) -> Heat:
-    placement, counted = deployment.driver.state.serving.placement, deployment.counted_placement
-    if window is not None and window.num_steps and has_same_shape(placement, counted):
-        return heat_of(window, counted)
-    tokens = np.zeros((placement.num_layers, placement.num_experts))
-    return Heat(tokens, None, 0, 0.0, np.zeros((0, *tokens.shape)))
 
 
 def _sources(

@@ -7,6 +7,7 @@ from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.looks import newest_window
 from eplb_service.controller.rank_gauges import show_ranks
 from eplb_service.controller.registry import Registry, Tools
+from eplb_service.controller.revisions import current
 from eplb_service.controller.runs import halt_text
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.metric_names import (
@@ -23,6 +24,8 @@ from eplb_service.domain.metric_names import (
     PLANNING_ENABLED,
     PLANNING_INTERVAL,
     RANK_LOAD,
+    SHARE_IMBALANCE,
+    SHARE_REVISION,
     STAGING_BYTES,
     WAVE_STARTED,
     WINDOW_AGE,
@@ -58,6 +61,7 @@ def show(deployment: Deployment, tools: Tools) -> None:
     if heard:
         record.set(WINDOW_AGE, (name,), tools.clock.monotonic_s() - max(heard))
     show_ranks(deployment, tools)
+    _show_shares(deployment, tools)
     _show_flight(deployment, tools)
     _show_switches(deployment, tools)
 
@@ -87,6 +91,16 @@ def _show_flight(deployment: Deployment, tools: Tools) -> None:
     if membership is not None:
         rows = sum(member.profile.staging_rows for member in membership.known)
         record.set(STAGING_BYTES, (name, "reserved"), rows * membership.shape.bytes_per_expert)
+
+
+def _show_shares(deployment: Deployment, tools: Tools) -> None:
+    used = current(deployment.shares, deployment.driver.state)
+    name = deployment.name
+    tools.recorder.set(SHARE_REVISION, (name,), used.name.revision if used else 0)
+    if used is None:
+        tools.recorder.forget(SHARE_IMBALANCE, (name,))
+    else:
+        tools.recorder.set(SHARE_IMBALANCE, (name,), used.predicted)
 
 
 def _show_window(deployment: Deployment, window: LoadWindow, tools: Tools) -> None:

@@ -5,6 +5,8 @@ import numpy as np
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.machine_state import DeploymentState, PlanPhase
 from eplb_service.controller.plan_book import KeptPlan
+from eplb_service.controller.records import has_same_shape
+from eplb_service.controller.revisions import current
 from eplb_service.controller.runs import halt_of, waits_for
 from eplb_service.controller.views import (
     HeatView,
@@ -13,11 +15,12 @@ from eplb_service.controller.views import (
     RankView,
     RunningView,
     RunView,
+    SharesView,
     StatusView,
     WindowView,
 )
 from eplb_service.domain.errors import InsufficientSamples, InvalidRequest
-from eplb_service.domain.heat import mean_with_data
+from eplb_service.domain.heat import Heat, mean_with_data
 from eplb_service.domain.ids import FloatArray
 from eplb_service.load.fold import heat_of, measured_imbalance, measured_load
 from eplb_service.load.window import LoadWindow
@@ -31,6 +34,26 @@ def newest_window(deployment: Deployment) -> LoadWindow | None:
     if deployment.windows is None:
         return None
     return deployment.windows.window(deployment.tuning.planning.phase)
+
+
+def measured_window(deployment: Deployment) -> LoadWindow | None:
+    """Enclose the newest load that was dispatched by the tables in use now."""
+    if deployment.windows is None:
+        return None
+    used = current(deployment.shares, deployment.driver.state)
+    phase = deployment.tuning.planning.phase
+    return deployment.windows.window(phase, since=used.since_step if used else 0)
+
+
+def heat_now(deployment: Deployment) -> Heat:
+    """Heat of the newest window and who sent it; zero where there is none."""
+    placement = deployment.driver.state.serving.placement
+    window, windows = newest_window(deployment), deployment.windows
+    is_fit = has_same_shape(placement, deployment.counted_placement)
+    if windows is None or window is None or not window.num_steps or not is_fit:
+        return Heat(np.zeros((placement.num_layers, placement.num_experts)), None, 0, 0.0)
+    by_source = windows.by_source(deployment.tuning.planning.phase)
+    return heat_of(window, deployment.counted_placement, by_source)
 
 
 def status_view(deployment: Deployment, *, now_s: float, wall_s: float) -> StatusView:
@@ -51,7 +74,18 @@ def status_view(deployment: Deployment, *, now_s: float, wall_s: float) -> Statu
         window=window_view(deployment, window, now_s=now_s),
         imbalance=imbalance_view(deployment, window),
         operation=_operation_view(deployment, state, wall_s=wall_s),
+        shares=shares_view(deployment),
     )
+
+
+def shares_view(deployment: Deployment) -> SharesView:
+    """The shares in use; what a controller did not send itself it cannot judge."""
+    stand, nan = deployment.shares, float("nan")
+    used = current(stand, deployment.driver.state)
+    if used is None:
+        return SharesView(stand.num_revisions, nan, nan, nan)
+    measured = imbalance_view(deployment, measured_window(deployment))
+    return SharesView(stand.num_revisions, used.before, used.predicted, measured.mean)
 
 
 def rank_views(deployment: Deployment, *, now_s: float) -> tuple[RankView, ...]:

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.drawing import Draw, Drawer
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import measured_window
 from eplb_service.controller.machine_state import PlanPhase
 from eplb_service.controller.planning import ByPolicy, NothingToDo, ToPlacement
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import halt_text, missing_ranks, strayed
 from eplb_service.controller.standing import evidence_of, standing_of
 from eplb_service.controller.teller import Teller
+from eplb_service.controller.trials import Trials
 from eplb_service.domain.errors import (
     DeploymentBusy,
     DeploymentHalted,
@@ -40,6 +41,7 @@ class Planner:
         self._registry = registry
         self._teller = teller
         self._drawer = drawer
+        self._trials = Trials(registry, teller, drawer)
         self._busy: set[str] = set()
         self._next_s: dict[str, float] = {}
 
@@ -80,6 +82,9 @@ class Planner:
             deployment.skipped(held_up)
             return
         if await self._return(deployment):
+            return
+        if await self._trials.hold(deployment):
+            deployment.skipped("on_trial")
             return
         reason = self._not_due(deployment)
         if reason:
@@ -147,7 +152,7 @@ class Planner:
         settings = deployment.tuning.gates
         if cooling(standing_of(deployment, self._registry.tools.clock), settings):
             return "cooldown"
-        evidence = evidence_of(deployment, newest_window(deployment))
+        evidence = evidence_of(deployment, measured_window(deployment))
         if lacking(evidence, settings):
             return "insufficient_samples"
         if balanced(evidence, settings):

@@ -28,6 +28,7 @@ from eplb_service.policies.request import (
     predicted_load,
     split_by_source,
 )
+from eplb_service.policies.split import exact_split, split_imbalance
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def draft(task: PlanningInput) -> Plan | NothingToDo:
         target = _only(task.layers, task.current, target)
     if (target.phy2log == task.current.phy2log).all():
         return NothingToDo(*_why_nothing(task, policy))
-    price_of = _Pricing(task)
+    price_of = Pricing(task)
     before = price_of.imbalance(task.current)
     worst_first = np.argsort(-np.nan_to_num(before), kind="stable").tolist()
     waves = split(
@@ -217,7 +218,7 @@ def _why_nothing(task: PlanningInput, policy: str) -> tuple[str, str]:
     return "balanced", f"policy {policy} finds nothing that is worth a move"
 
 
-class _Pricing:
+class Pricing:
     """Prices placements and waves under one task's heat."""
 
     def __init__(self, task: PlanningInput) -> None:
@@ -225,7 +226,10 @@ class _Pricing:
         self._split = _split(task)
 
     def imbalance(self, placement: Placement) -> FloatArray:
-        """[L] predicted by the real dispatch tables; NaN where a layer has no load."""
+        """[L] predicted by the tables that ranks will use; NaN where a layer has no load."""
+        heat = self._task.heat.tokens
+        if self._task.limits.sets_shares:
+            return split_imbalance(heat, placement, exact_split(heat, placement))
         return imbalance(predicted_load(self._task.heat.tokens, placement, self._split))
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:

@@ -80,7 +80,7 @@ class HistoryEntry:
 
     at_s: float
     kind: str
-    """plan, wave, freeze, unfreeze, halt, resume, config, import, failure."""
+    """plan, wave, shares, freeze, unfreeze, halt, resume, config, import, failure."""
     plan_id: str
     epoch: int
     text: str

@@ -19,7 +19,7 @@ from eplb_service.controller.recovery import recovered_state
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.tuning import Tuner
 from eplb_service.domain.errors import InvalidRequest, NotLeader, StoreConflict, UnknownDeployment
-from eplb_service.domain.ids import Generation
+from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.messages import Hello
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,9 @@ class Registry:
             overrides, trouble = self.tools.tuner.usable(found.settings)
             tuning = self.tools.tuner.tuning(overrides)
             state = recovered_state(found, pace=tuning.pace, now_s=self.tools.clock.wall_s())
-            deployment = self._admit(name, state, Switches(found.freeze, overrides), generation)
+            switches = Switches(found.freeze, overrides)
+            spent = found.settled.wave.epoch, found.highest_revision
+            deployment = self._admit(name, state, switches, generation, spent=spent)
             if trouble:
                 text = f"overrides set aside: {trouble}; on record are {found.settings}"
                 self._teller.note(deployment, "failure", text)
@@ -121,7 +123,13 @@ class Registry:
         return iter([self._deployments[name] for name in sorted(self._deployments)])
 
     def _admit(
-        self, name: str, state: DeploymentState, switches: Switches, generation: Generation
+        self,
+        name: str,
+        state: DeploymentState,
+        switches: Switches,
+        generation: Generation,
+        *,
+        spent: tuple[Epoch, Revision] = (Epoch(0), Revision(0)),
     ) -> Deployment:
         tools = self.tools
         errands = Errands(
@@ -137,7 +145,8 @@ class Registry:
             self._teller.tell(self._deployments[name], effect)
 
         driver = DeploymentDriver(state, errands=errands, hooks=Hooks(on_effect, self.step_down))
-        deployment = self._deployments[name] = Deployment(driver, switches, tools.tuner)
+        deployment = Deployment(driver, switches, tools.tuner, spent=spent)
+        self._deployments[name] = deployment
         self._counting.begin(name)
         assert self._tasks is not None
         self._tasks.create_task(driver.run(), name=f"deployment {name}")

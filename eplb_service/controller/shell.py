@@ -15,6 +15,7 @@ from eplb_service.controller.ports import Archive, PlanRunner
 from eplb_service.controller.reading import Reading
 from eplb_service.controller.reception import Reception
 from eplb_service.controller.registry import Registry, Tools
+from eplb_service.controller.share_loop import ShareLoop
 from eplb_service.controller.switching import SwitchVerbs
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.watched_store import WatchedStore
@@ -33,7 +34,8 @@ class Controller:
         self._teller = Teller(store=tools.store, clock=tools.clock)
         self.registry = Registry(tools, self._teller)
         drawer = Drawer(self.registry, self._teller, runner)
-        self._planner = Planner(self.registry, self._teller, drawer)
+        self.planner = Planner(self.registry, self._teller, drawer)
+        self.shares = ShareLoop(self.registry, self._teller)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
         self.operators = Reading(self.registry, drawer, self._teller, archive)
         self.page = PageReading(self.registry, archive)
@@ -48,7 +50,8 @@ class Controller:
             await self.registry.lead(tasks)
             tasks.create_task(self._teller.run(self.registry.step_down), name="history")
             tasks.create_task(self._tick(), name="ticks")
-            tasks.create_task(self._planner.run(tasks), name="planning")
+            tasks.create_task(self.planner.run(tasks), name="planning")
+            tasks.create_task(self.shares.run(tasks), name="shares")
             tasks.create_task(self._show(), name="gauges")
             await on_leading()
             await self.registry.fenced.wait()

@@ -5,6 +5,7 @@ from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.looks import imbalance_view
 from eplb_service.controller.runs import halt_text
 from eplb_service.gates.context import Budget, Evidence, Standing
+from eplb_service.gates.trial import trust
 from eplb_service.load.fold import heat_of
 from eplb_service.load.window import LoadWindow
 
@@ -36,6 +37,7 @@ def standing_of(deployment: Deployment, clock: Clock) -> Standing:
         freeze_reason=f"{freeze.reason} ({freeze.who})" if freeze and frozen_for_s else "",
         since_last_plan_s=clock.monotonic_s() - deployment.last_plan_ended_s,
         num_fruitless=deployment.num_fruitless,
+        trust=trust(deployment.kept_promises),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from eplb_service.clock import Clock
 from eplb_service.controller.counting import cost_of
-from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.deployment import Deployment, on_trial
 from eplb_service.controller.machine_state import (
     Effect,
     Faulted,
@@ -81,6 +81,9 @@ class Teller:
             case PlanEnded(plan, phase, num_settled, reason):
                 deployment.book.ended(plan.plan_id, phase, reason)
                 deployment.plan_ended(num_settled=num_settled, now_s=self._clock.monotonic_s())
+                ended = deployment.book.latest_run()
+                if num_settled and ended is not None and ended.base is not None:
+                    deployment.trial = on_trial(deployment, plan, ended.base)
                 text = f"plan {phase}: {num_settled} of {len(plan.waves)} waves settled"
                 self.note(
                     deployment, "plan", f"{text}{f'; {reason}' if reason else ''}", plan.plan_id

@@ -27,10 +27,25 @@ class PlanningTerms:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareTerms:
+    """When shares are drawn without any weight being moved."""
+
+    is_automatic: bool
+    interval_s: float
+    deadline_s: float
+    """In which all ranks must use a revision; idle time is not counted."""
+    min_gain: float
+    """Drop of a layer's imbalance, beyond noise, from which it gets other rows."""
+    locality_price: float
+    """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tuning:
     """Every choice that is not a rule."""
 
     planning: PlanningTerms
+    shares: ShareTerms
     gates: GateSettings
     windows: WindowTerms
     pace: Pace

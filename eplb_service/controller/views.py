@@ -23,6 +23,23 @@ class ImbalanceView:
 
 
 @dataclass(frozen=True, slots=True)
+class SharesView:
+    """The shares that ranks use, and what they were to bring."""
+
+    num_revisions: int
+    """Revisions that came into use since the controller started."""
+    before: float
+    """Imbalance predicted for that load under the tables before; NaN while shares are even."""
+    predicted: float
+    """Imbalance that the revision in use promised; NaN while shares are even."""
+    measured: float
+    """Imbalance measured since it is in use; NaN until enough was counted."""
+
+
+NO_SHARES = SharesView(0, float("nan"), float("nan"), float("nan"))
+
+
+@dataclass(frozen=True, slots=True)
 class WindowView:
     """The newest load window."""
 
@@ -96,6 +113,7 @@ class StatusView:
     window: WindowView
     imbalance: ImbalanceView
     operation: OperationView
+    shares: SharesView = NO_SHARES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

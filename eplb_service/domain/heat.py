@@ -7,9 +7,53 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eplb_service.domain.ids import CountArray, FloatArray, frozen
+from eplb_service.domain.ids import CountArray, FloatArray, IntArray, frozen
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.report import Phase
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BySource:
+    """Which rank sent how many tokens to the experts that have a choice of replicas.
+
+    X counts those alone: an expert with one replica gets its tokens there whoever sends them.
+    """
+
+    layers: IntArray
+    """[X]"""
+    experts: IntArray
+    """[X]"""
+    tokens: CountArray
+    """[N, X]"""
+    routed: CountArray
+    """[N] tokens that each rank routed at all."""
+    num_steps: int
+    """Steps that the counts enclose."""
+
+    def __post_init__(self) -> None:
+        for array in (self.layers, self.experts, self.tokens, self.routed):
+            frozen(array)
+
+    def spread(self, heat: FloatArray, layers: range) -> FloatArray:
+        """[N, len(layers), E] heat [L, E] of some layers, by the rank that sends it.
+
+        An expert whose sources were not counted is taken to be sent for as ranks route at all.
+
+        >>> one = BySource(*(np.array([0], dtype=np.int32),) * 2, np.array([[3], [1]]),
+        ...     routed=np.array([1, 1]), num_steps=10)
+        >>> one.spread(np.array([[8.0, 2.0]]), range(1)).tolist()
+        [[[6.0, 1.0]], [[2.0, 1.0]]]
+        """
+        num_ranks = len(self.routed)
+        total = self.routed.sum()
+        part = self.routed / total if total else np.full(num_ranks, 1.0 / num_ranks)
+        spread = part[:, None, None] * heat[None, layers.start : layers.stop]
+        sent = self.tokens.sum(axis=0)
+        known = (sent > 0) & (self.layers >= layers.start) & (self.layers < layers.stop)
+        at, experts = self.layers[known], self.experts[known]
+        share = self.tokens[:, known] / sent[known]
+        spread[:, at - layers.start, experts] = share * heat[at, experts]
+        return spread
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,12 +68,11 @@ class Heat:
     """Steps that the window encloses."""
     coverage: float
     """Share of ranks that reported, 0 to 1."""
-    by_source: FloatArray
-    """[N, L, E] tokens each source rank sent, or [0, L, E] where not known."""
+    by_source: BySource | None = None
+    """Who sent them; None where not known."""
 
     def __post_init__(self) -> None:
         frozen(self.tokens)
-        frozen(self.by_source)
 
 
 def fold_slots(slot_tokens: CountArray, placement: Placement) -> CountArray:

@@ -180,6 +180,19 @@ MOVED_BYTES = _counter(
     "Bytes of expert weights that ranks send each other in a wave, by the wave's outcome.",
     BY_OUTCOME,
 )
+SHARE_REVISIONS = _counter(
+    "share_revisions",
+    "Share revisions drawn, by outcome (in_use, late, overtaken, failed); none moves a weight.",
+    BY_OUTCOME,
+)
+SHARE_REVISION = _gauge(
+    "share_revision", "Share revision that all ranks use, 0 while shares are even."
+)
+SHARE_IMBALANCE = _gauge(
+    "share_predicted_imbalance_ratio",
+    "Peak over mean of the ranks' load that the share revision in use promised, mean over layers "
+    "with data; absent while shares are even.",
+)
 MOVES_UNDONE = _counter(
     "moves_undone", "Settled moves that put the expert back that the slot's last move took away."
 )

@@ -3,16 +3,18 @@
 Axes    L MoE layers   P slots   S slots of one rank   M transfers   N ranks
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from eplb_service.domain.errors import InvalidPlacement
-from eplb_service.domain.ids import IntArray
+from eplb_service.domain.errors import InvalidPlacement, InvalidTable
+from eplb_service.domain.ids import FloatArray, IntArray
 from eplb_service.domain.placement import EMPTY, Placement
 from eplb_service.domain.rules import require_fit
 from eplb_service.domain.wave import SOURCE, TARGET
+
+NOWHERE = -1
 
 
 def align(old: Placement, new: Placement) -> Placement:
@@ -62,36 +64,83 @@ class _Senders:
 
     ranks: list[int]
     """[P] rank of each slot."""
-    nodes: Sequence[str]
+    distance: FloatArray
+    """[N, N] price of the way from a rank to another."""
     num_sends: dict[int, int] = field(default_factory=dict[int, int])
 
-    def pick(self, holders: Sequence[int], target: int) -> int:
-        """Return the source slot: on the target's rank, else on its node, else least busy."""
+    def options(self, holders: Sequence[int], target: int) -> list[int]:
+        """Source slots at the least distance; one alone where it is on the target's rank."""
         to = self.ranks[target]
-        for slot in holders:
-            if self.ranks[slot] == to:
-                return slot
-        near = [s for s in holders if self.nodes and self.nodes[self.ranks[s]] == self.nodes[to]]
-        source = min(near or holders, key=lambda s: (self.num_sends.get(self.ranks[s], 0), s))
-        self.num_sends[self.ranks[source]] = self.num_sends.get(self.ranks[source], 0) + 1
+        own = [slot for slot in holders if self.ranks[slot] == to]
+        if own:
+            return own[:1]
+        ways = [float(self.distance[self.ranks[slot], to]) for slot in holders]
+        return [slot for slot, way in zip(holders, ways, strict=True) if way == min(ways)]
+
+    def pick(self, options: Sequence[int], target: int) -> int:
+        """Return the source slot whose rank sends least so far."""
+        source = min(options, key=lambda s: (self.num_sends.get(self.ranks[s], 0), s))
+        if self.ranks[source] != self.ranks[target]:
+            self.num_sends[self.ranks[source]] = self.num_sends.get(self.ranks[source], 0) + 1
         return source
 
 
-def transfers(old: Placement, new: Placement, *, nodes: Sequence[str] = ()) -> IntArray:
+def distance_of_nodes(nodes: Sequence[str], num_ranks: int) -> FloatArray:
+    """[N, N] 0 between ranks of one node, else 1; 0 everywhere where nodes are not known.
+
+    >>> distance_of_nodes(["a", "a", "b"], 3).tolist()
+    [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    """
+    if not nodes:
+        return np.zeros((num_ranks, num_ranks))
+    names = np.array(nodes)
+    return (names[:, None] != names[None, :]).astype(np.float64)
+
+
+def transfers(
+    old: Placement,
+    new: Placement,
+    *,
+    nodes: Sequence[str] = (),
+    distance: FloatArray | None = None,
+) -> IntArray:
     """List who sends what: [M, 4] layer, expert, source slot, target slot.
+
+    nodes       [N] node of each rank
+    distance    [N, N] price of the way from a rank to another, in the place of nodes
 
     One row for each slot that gets another expert, by layer and target slot. A source
     holds its expert in `old`: a replica on the target's own rank first (copied within
-    the rank, nothing goes over the wire), then, where `nodes` names each rank's node,
-    one on the same node, then the rank with the fewest sends so far, ties to the lower
-    slot. Raises InvalidPlacement when no slot of `old` holds what is needed.
+    the rank, nothing goes over the wire), then the nearest, then the rank with the fewest
+    sends so far, ties to the lower slot. Transfers that have no choice are counted first,
+    so that the others go around the ranks that are busy with them. Raises InvalidPlacement
+    when no slot of `old` holds what is needed, InvalidTable for distances of another shape.
     """
+    num_ranks = old.layout.num_ranks
+    ways = distance_of_nodes(nodes, num_ranks) if distance is None else distance
+    if ways.shape != (num_ranks, num_ranks):
+        raise InvalidTable(
+            f"distances have shape {list(ways.shape)}; expected {[num_ranks, num_ranks]}"
+        )
+    senders = _Senders(old.layout.rank_of_slot().tolist(), ways)
+    wanted = list(_wanted(old, new))
+    choices = [senders.options(holders, target) for _, _, target, holders in wanted]
+    sources = [NOWHERE] * len(wanted)
+    for nth in sorted(range(len(wanted)), key=lambda n: (len(choices[n]) > 1, n)):
+        sources[nth] = senders.pick(choices[nth], wanted[nth][2])
+    listed = [
+        (layer, expert, source, target)
+        for (layer, expert, target, _), source in zip(wanted, sources, strict=True)
+    ]
+    return np.array(listed, dtype=np.int32).reshape(-1, 4)
+
+
+def _wanted(old: Placement, new: Placement) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Layer, expert and slot of everything that is missing, with the slots that hold it."""
     moved = (old.phy2log != new.phy2log) & (new.phy2log != EMPTY)
-    senders = _Senders(old.layout.rank_of_slot().tolist(), nodes)
-    listed: list[tuple[int, int, int, int]] = []
     for layer in np.flatnonzero(moved.any(axis=1)).tolist():
-        targets = np.flatnonzero(moved[layer]).tolist()
         holders = _holders(old.phy2log[layer])
+        targets: list[int] = np.flatnonzero(moved[layer]).tolist()
         for target in targets:
             expert = int(new.phy2log[layer, target])
             if expert not in holders:
@@ -99,8 +148,7 @@ def transfers(old: Placement, new: Placement, *, nodes: Sequence[str] = ()) -> I
                     f"layer {layer}: slot {target} needs expert {expert}, which no slot of the "
                     "placement before holds; nothing can send it"
                 )
-            listed.append((layer, expert, senders.pick(holders[expert], target), target))
-    return np.array(listed, dtype=np.int32).reshape(-1, 4)
+            yield layer, expert, target, holders[expert]
 
 
 def _holders(row: IntArray) -> dict[int, list[int]]:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eplb_service.domain.ids import Digest, Epoch, IntArray
-from eplb_service.domain.layout import SlotLayout
+from eplb_service.domain.ids import Digest, Epoch, FloatArray, IntArray
 from eplb_service.domain.moves import transfers
 from eplb_service.domain.parts import cut_layer, receives
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import PlannedWave
+from eplb_service.domain.rounds import transfer_rounds
 from eplb_service.domain.rules import require_fit, require_sound
 from eplb_service.domain.shares import Ownership, even_shares, table_digest
-from eplb_service.domain.wave import SOURCE, TARGET, WaveContent
+from eplb_service.domain.wave import WaveContent
 
 LATER = Epoch(0)
 """Base epoch of every wave but the first: unknown until the wave before it is spent."""
@@ -34,6 +34,10 @@ class WaveLimits:
     ownership: Ownership
     nodes: tuple[str, ...] = ()
     """[N] node of each rank, for near sources first; empty where not known."""
+    distance: FloatArray | None = None
+    """[N, N] price of the way from a rank to another, in the place of nodes."""
+    sets_shares: bool = False
+    """Whether revisions bring the best split once the last wave has settled."""
 
     @property
     def round_rows(self) -> int:
@@ -127,7 +131,7 @@ def wave_content(
     The canonical order of transfers is by round, then layer, then target slot.
     """
     layers = np.flatnonzero((before.phy2log != after.phy2log).any(axis=1)).astype(np.int32)
-    moves = transfers(before, after, nodes=limits.nodes)
+    moves = transfers(before, after, nodes=limits.nodes, distance=limits.distance)
     rounds = transfer_rounds(moves, before.layout, round_rows=limits.round_rows)
     order = np.argsort(rounds, kind="stable")
     ends = np.cumsum(np.bincount(rounds, minlength=1)).tolist()
@@ -141,31 +145,6 @@ def wave_content(
         round_ends=tuple(ends),
         dispatch=_dispatch_digests(after, layers, limits.ownership),
     )
-
-
-def transfer_rounds(moves: IntArray, layout: SlotLayout, *, round_rows: int) -> IntArray:
-    """[M] the round, from 0, of each transfer: the first in which both its ranks have room.
-
-    A copy within a rank goes over no wire and takes no room.
-    """
-    ranks = layout.rank_of_slot()
-    busy: list[tuple[list[int], list[int]]] = []
-    rounds = np.zeros(len(moves), dtype=np.int32)
-    pairs = zip(ranks[moves[:, SOURCE]].tolist(), ranks[moves[:, TARGET]].tolist(), strict=True)
-    for at, (sender, receiver) in enumerate(pairs):
-        if sender == receiver:
-            continue
-        number = 0
-        while number < len(busy) and not (
-            busy[number][0][sender] < round_rows and busy[number][1][receiver] < round_rows
-        ):
-            number += 1
-        if number == len(busy):
-            busy.append(([0] * layout.num_ranks, [0] * layout.num_ranks))
-        busy[number][0][sender] += 1
-        busy[number][1][receiver] += 1
-        rounds[at] = number
-    return rounds
 
 
 def _dispatch_digests(

@@ -34,6 +34,8 @@ class Standing:
     """Seconds since a plan last ended; infinite where none did."""
     num_fruitless: int = 0
     """Plans in a row, up to the last one, of which no wave settled."""
+    trust: float = 1.0
+    """Share of a promise to believe, from what earlier plans kept of theirs."""
 
 
 @dataclass(frozen=True, slots=True)

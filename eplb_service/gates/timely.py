@@ -76,10 +76,10 @@ def gain(context: GateContext) -> Finding:
         return Finding(
             "gain", Answer.NO, f"{len(changed)} layers change, and none of them has load"
         )
-    promised = (before - after) / before
+    promised = (before - after) / before * context.standing.trust
     text = (
         f"imbalance of {len(changed)} layers {before:.3f} to {after:.3f}, a drop of "
-        f"{promised:.1%}; "
+        f"{promised:.1%}{_doubt(context.standing.trust)}; "
         f"at least {context.settings.min_gain:.1%} is asked"
     )
     is_enough = promised >= context.settings.min_gain
@@ -136,6 +136,11 @@ def frozen(standing: Standing) -> str:
     if standing.frozen_for_s <= 0:
         return ""
     return f"plans are frozen for another {standing.frozen_for_s:.0f} s: {standing.freeze_reason}"
+
+
+def _doubt(trust: float) -> str:
+    """Say how much of the promise is believed, where that is not all of it."""
+    return f" (of which {trust:.0%} is believed, as earlier plans kept)" if trust < 1 else ""
 
 
 def _no_if(trouble: str) -> Answer:

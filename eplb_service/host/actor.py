@@ -39,6 +39,7 @@ class ControllerActor:
     def __init__(self, settings: str) -> None:
         """Start serving; `settings` is the settings tree as JSON."""
         log_events()
+        self._settings = settings
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Addresses] = loop.create_future()
         self._life = loop.create_task(self._live(Settings.model_validate_json(settings)))
@@ -54,6 +55,18 @@ class ControllerActor:
             await self._life
         found = self._ready.result()
         return found.endpoint, found.metrics_url, found.pid
+
+    async def ended(self) -> None:
+        """Wait until its life ends; raises what ended it, e.g. NotLeader.
+
+        Ray asks again after a crash, so one call watches all lives of one actor.
+        """
+        await asyncio.wait({self._life})
+        await self._life
+
+    def settings(self) -> str:
+        """Return the settings tree that it was started with, as JSON."""
+        return self._settings
 
     def pid(self) -> int:
         """Process id, for those who must end it by its own."""
@@ -88,9 +101,12 @@ def _end_for_good() -> None:
 
 
 def ensure_controller(
-    settings: Settings, *, name: str, namespace: str
+    settings: Settings, *, name: str, namespace: str, resource: str = ""
 ) -> "ActorHandle[ControllerActor]":
-    """Return the controller actor of this name, created if there is none; idempotent."""
+    """Return the controller actor of this name, created if there is none; idempotent.
+
+    resource    custom Ray resource of which the actor takes 1; empty: it runs on any node
+    """
     options = ray.remote(ControllerActor).options(
         name=name,
         namespace=namespace,
@@ -100,5 +116,6 @@ def ensure_controller(
         max_task_retries=-1,
         max_concurrency=64,
         num_cpus=0,
+        resources={resource: 1} if resource else None,
     )
     return cast("ActorHandle[ControllerActor]", options.remote(settings.model_dump_json()))

@@ -2,6 +2,7 @@
 
 eplb-service up                      on a local Ray that this command starts, until Ctrl-C
 eplb-service up --address HOST:PORT  as a detached actor on a Ray cluster, then returns
+eplb-service up --address ... --keep the same, and stays: starts the actor again should it be gone
 eplb-service run                     without Ray, until Ctrl-C
 eplb-service down --address ...      ends the detached actor
 """
@@ -11,8 +12,10 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from eplb_service.domain.errors import DeadlineExceeded, EplbError, InvalidSettings, NotLeader
 from eplb_service.host.assembly import Addresses, Service
@@ -21,6 +24,9 @@ from eplb_service.host.planner_process import ProcessPlanRunner
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.sources import load_settings
 
+if TYPE_CHECKING:
+    from eplb_service.host.ray_cluster import Place
+
 OK, FAILED, INVALID, WRONG_STATE, UNREACHABLE = 0, 1, 2, 3, 5
 STOPPERS = (signal.SIGINT, signal.SIGTERM)
 NAME, NAMESPACE = "eplb-controller", "eplb"
@@ -28,7 +34,7 @@ NAME, NAMESPACE = "eplb-controller", "eplb"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    args = _parser().parse_args(argv)
+    args = service_parser().parse_args(argv)
     act: Callable[[argparse.Namespace], int] = args.act
     try:
         return act(args)
@@ -42,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(failed, FAILED)
 
 
-def _parser() -> argparse.ArgumentParser:
+def service_parser() -> argparse.ArgumentParser:
+    """Return the parser of `eplb-service`; each command leaves itself as `act`."""
     parser = argparse.ArgumentParser(
         prog="eplb-service", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -67,6 +74,15 @@ def _parser() -> argparse.ArgumentParser:
         if name == "up":
             command.add_argument(
                 "--wait", type=float, default=60.0, help="seconds to wait until it leads"
+            )
+            command.add_argument(
+                "--resource", default="", help="custom Ray resource of the nodes it may run on"
+            )
+            command.add_argument(
+                "--keep",
+                action="store_true",
+                help="stay, start the actor again should it be gone, and replace it where its\n"
+                "settings differ; for a supervisor such as systemd or Kubernetes",
             )
     return parser
 
@@ -95,10 +111,17 @@ def _up(args: argparse.Namespace) -> int:
 
     settings = load_settings(args.config)
     is_local = args.address == ray_cluster.LOCAL
+    if is_local and args.keep:
+        raise InvalidSettings(
+            "--keep is for a Ray cluster that outlives this command; name it with --address. "
+            "Nothing was started"
+        )
     if not is_local:
         ray_cluster.require_durable(settings)
-    place = ray_cluster.Place(args.name, args.namespace)
+    place = ray_cluster.Place(args.name, args.namespace, args.resource)
     ray_cluster.connect(args.address, args.namespace)
+    if args.keep:
+        return _keep(settings, place, wait_s=args.wait)
     if not is_local:
         _announce(ray_cluster.start(settings, place, wait_s=args.wait))
         return OK
@@ -115,6 +138,27 @@ def _up(args: argparse.Namespace) -> int:
             signal.signal(number, signal.SIG_IGN)
         ray_cluster.end(place)
         ray_cluster.leave()
+
+
+def _keep(settings: Settings, place: "Place", *, wait_s: float) -> int:
+    """Keep the actor until told to end; the actor itself stays.
+
+    Once fenced it stands aside and does not end: a supervisor would start it anew, and the
+    two controllers would fence each other in turn.
+    """
+    from eplb_service.host.keeper import Keeper  # noqa: PLC0415
+
+    log_events()
+    _interrupt_by(signal.SIGTERM)
+    with suppress(KeyboardInterrupt):
+        try:
+            Keeper(settings, place, wait_s=wait_s).keep(_announce)
+        except NotLeader as fenced:
+            _complain(fenced, WRONG_STATE)
+            print("the keeper stands aside; start it anew if its controller is to lead", flush=True)
+            while True:
+                signal.pause()
+    return OK
 
 
 def _interrupt_by(number: signal.Signals) -> None:

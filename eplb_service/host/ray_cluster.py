@@ -17,6 +17,8 @@ from eplb_service.host.assembly import Addresses
 from eplb_service.settings.settings import Settings
 
 LOCAL = "local"
+CLIENT = "ray://"
+"""Scheme of a Ray Client server: for those that run on no node of the cluster."""
 KNOCK_S = 10.0
 
 
@@ -26,6 +28,8 @@ class Place:
 
     name: str
     namespace: str
+    resource: str = ""
+    """Custom Ray resource of the nodes that the actor may run on; empty: any node."""
 
 
 def connect(address: str, namespace: str) -> None:
@@ -46,8 +50,8 @@ def connect(address: str, namespace: str) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise OSError where HOST:PORT is given and nobody listens; Ray itself waits for minutes."""
-    host, _, port = address.rpartition(":")
+    """Raise OSError where nobody listens at [ray://]HOST:PORT; Ray itself waits for minutes."""
+    host, _, port = address.removeprefix(CLIENT).rpartition(":")
     if port.isdecimal() and "//" not in host:
         socket.create_connection((host, int(port)), timeout=KNOCK_S).close()
 
@@ -67,13 +71,15 @@ def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
     Raises what its start failed with, e.g. BindFailed, with the actor ended; and
     DeadlineExceeded, with the actor kept, when it takes longer.
     """
-    actor = ensure_controller(settings, name=place.name, namespace=place.namespace)
+    actor = ensure_controller(
+        settings, name=place.name, namespace=place.namespace, resource=place.resource
+    )
     try:
         found = cast("tuple[str, str, int]", ray.get(actor.ready.remote(), timeout=wait_s))
     except GetTimeoutError as late:
         raise DeadlineExceeded(
             f"the controller did not lead within {wait_s:g} s; its actor {place.name} is kept: "
-            "look at its log, or end it with `eplb-service down`"
+            f"look at its log{_wanting(place)}, or end it with `eplb-service down`"
         ) from late
     except RayTaskError as failed:
         ray.kill(actor, no_restart=True)
@@ -81,6 +87,12 @@ def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
             raise failed.cause from failed
         raise
     return Addresses(*found)
+
+
+def _wanting(place: Place) -> str:
+    if not place.resource:
+        return ""
+    return f" and whether a node of the cluster offers the resource {place.resource}"
 
 
 def end(place: Place) -> bool:

@@ -38,6 +38,7 @@ class AppArgs(BaseModel, frozen=True, extra="forbid"):
     settings: Settings = Settings()
     name: str = NAME
     namespace: str = NAMESPACE
+    resource: str = ""
 
 
 @serve.deployment(name="controller-status", num_replicas=1, ray_actor_options={"num_cpus": 0})
@@ -88,5 +89,5 @@ class ControllerStatus:
 def app(args: AppArgs) -> serve.Application:
     """Build the application; raises InvalidSettings for a store that forgets."""
     require_durable(args.settings)
-    place = Place(args.name, args.namespace)
+    place = Place(args.name, args.namespace, args.resource)
     return ControllerStatus.bind(args.settings.model_dump_json(), place)

@@ -5,13 +5,13 @@ Axes    L MoE layers   P slots   E logical experts   N ranks
 
 import numpy as np
 
-from eplb_service.domain.heat import Heat, fold_slots, rank_load
+from eplb_service.domain.heat import BySource, Heat, fold_slots, rank_load
 from eplb_service.domain.ids import CountArray, FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.load.window import LoadWindow
 
 
-def heat_of(window: LoadWindow, placement: Placement) -> Heat:
+def heat_of(window: LoadWindow, placement: Placement, by_source: BySource | None = None) -> Heat:
     """Fold a window's slots into tokens per routed expert.
 
     An expert of which some replicas sit on unknown ranks is scaled up from the known
@@ -22,8 +22,7 @@ def heat_of(window: LoadWindow, placement: Placement) -> Heat:
     tokens = fold_slots(np.where(known, window.slot_tokens, 0), placement).astype(np.float64)
     if not known.all() and known.any():
         tokens = _filled_in(tokens, fold_slots(known.astype(np.int64), placement), placement)
-    no_sources = np.zeros((0, *tokens.shape))
-    return Heat(tokens, window.phase, window.num_steps, window.coverage, no_sources)
+    return Heat(tokens, window.phase, window.num_steps, window.coverage, by_source)
 
 
 def _filled_in(tokens: FloatArray, num_known: CountArray, placement: Placement) -> FloatArray:

@@ -1,8 +1,10 @@
 """The load windows of one deployment: takes reports, refuses bad ones, encloses common spans."""
 
+from collections import deque
 from collections.abc import Iterator
 
 from eplb_service.domain.errors import InvalidReport
+from eplb_service.domain.heat import BySource
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.report import LoadReport, Phase
@@ -17,9 +19,12 @@ from eplb_service.load.conservation import (
 )
 from eplb_service.load.cuts import Cuts
 from eplb_service.load.group import Group, WindowTerms
+from eplb_service.load.sources import sent_between
 from eplb_service.load.window import LoadWindow, Span, empty_window, enclose
 
 Key = tuple[int, Phase]
+MOST_TOLD = 3
+"""Cuts with sent counts that are kept, the largest that a group reports."""
 
 
 class LoadWindows:
@@ -35,8 +40,8 @@ class LoadWindows:
         self._last: dict[Key, LoadReport] = {}
         self._cuts = Cuts(terms)
         self._broken: list[tuple[int, int]] = []
-        self._told: SentCut | None = None
-        """The newest complete cut with sent counts, which come seldom."""
+        self._told: deque[SentCut] = deque(maxlen=MOST_TOLD)
+        """The newest complete cuts with sent counts, which come seldom."""
 
     @property
     def group(self) -> Group:
@@ -49,7 +54,7 @@ class LoadWindows:
         self._last.clear()
         self._cuts = Cuts(self._terms)
         self._broken.clear()
-        self._told = None
+        self._told.clear()
 
     def add(self, report: LoadReport, rank: int) -> None:
         """Take one rank's report.
@@ -69,18 +74,21 @@ class LoadWindows:
         self._last[key] = report
         if report.step % self._terms.interval_steps == 0:
             self._cuts.add(key, report)
-            self._broken = [span for span in self._broken if span[1] > self._cuts.oldest]
+            oldest = min(self._cuts.oldest, *(told.step for told in self._told), report.step)
+            self._broken = [span for span in self._broken if span[1] > oldest]
             self._check_conservation(report.step)
 
-    def window(self, phase: Phase | None = None) -> LoadWindow:
+    def window(self, phase: Phase | None = None, *, since: int = 0) -> LoadWindow:
         """Enclose the span that most ranks share, then the longest, then the newest.
+
+        since    no earlier step is enclosed
 
         With a phase, only that phase's counts; with None, all phases together. Where every
         rank counts a part of every slot's tokens, nothing is enclosed while one is missing.
         """
         phases = (phase,) if phase else tuple(Phase)
         span = max(
-            self._spans(phases),
+            (span for span in self._spans(phases) if span.first_step >= since),
             key=lambda s: (len(s.ranks), s.last_step - s.first_step, s.last_step),
             default=None,
         )
@@ -89,6 +97,19 @@ class LoadWindows:
         if self._group.counts_all_slots(0) and len(span.ranks) < self._group.num_ranks:
             return empty_window(self._group, phase, heard=span.ranks)
         return enclose(self._group, span, self._cuts.by_step, phases)
+
+    def by_source(self, phase: Phase | None = None) -> BySource | None:
+        """Who sent what, over the longest sound span of kept sent counts; None without one."""
+        phases = (phase,) if phase else tuple(Phase)
+        for first in list(self._told)[:-1]:
+            if self._is_sound(first.step, self._told[-1].step):
+                found = sent_between(first, self._told[-1], self._group, phases)
+                if found is not None:
+                    return found
+        return None
+
+    def _is_sound(self, first: int, last: int) -> bool:
+        return not any(first < end and last > start for start, end in self._broken)
 
     def last_step(self, rank: int) -> int:
         """Newest step that the rank reported under this epoch, -1 where it has not."""
@@ -99,8 +120,7 @@ class LoadWindows:
         steps = sorted(self._cuts.by_step)
         for last in steps:
             for first in steps:
-                is_sound = not any(first < end and last > start for start, end in self._broken)
-                if 0 < last - first <= longest and is_sound:
+                if 0 < last - first <= longest and self._is_sound(first, last):
                     yield Span(first, last, tuple(self._ranks_with(first, last, phases)))
 
     def _ranks_with(self, first: int, last: int, phases: tuple[Phase, ...]) -> Iterator[int]:
@@ -118,8 +138,10 @@ class LoadWindows:
         cut = cuts.get(step, {})
         if not is_complete(cut, self._group, seen):
             return
-        told, telling = self._told, sent_cut(step, cut, self._group)
-        self._told = telling or told
+        telling = sent_cut(step, cut, self._group)
+        told = self._told[-1] if self._told else None
+        if telling is not None:
+            self._told.append(telling)
         earlier = [s for s in cuts if s < step and is_complete(cuts[s], self._group, seen)]
         before = max(earlier, default=None)
         if before is not None and encloses(cuts[before], cut, seen):

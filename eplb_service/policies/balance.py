@@ -8,13 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from eplb_service.domain.ids import FloatArray
+from eplb_service.policies.terms import PLAIN, Terms
+
+IndexArray = npt.NDArray[np.intp]
 
 LEAST_GAIN = 1e-9
 """Relative; less is rounding."""
-SPREAD_WEIGHT = 0.01
-"""How much the spread of all ranks counts beside the peak: only to tell equal peaks apart."""
+SPREAD_WEIGHT = 0.05
+"""How much the spread of all ranks counts beside the peak: what is level drifts apart later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +31,20 @@ class Replaced:
 
 
 class Balance:
-    """Which experts each rank of one layer holds, and the load that follows."""
+    """Which experts each rank of one layer holds, and the load that follows.
 
-    def __init__(self, heat: FloatArray, ranks: Sequence[Sequence[int]], split: FloatArray) -> None:
-        self.heat, self.split = heat, split
+    Load is in tokens; where the terms say so, in what tokens and experts cost their rank.
+    """
+
+    def __init__(
+        self,
+        heat: FloatArray,
+        ranks: Sequence[Sequence[int]],
+        split: FloatArray,
+        terms: Terms = PLAIN,
+    ) -> None:
+        self.heat, self.split, self.terms = heat, split, terms
+        self._slowness = terms.slowness(len(ranks))
         self.ranks = [list(experts) for experts in ranks]
         self.holders: list[list[int]] = [[] for _ in range(len(heat))]
         for rank, experts in enumerate(ranks):
@@ -44,25 +58,36 @@ class Balance:
         counts = np.array([len(holders) for holders in self.holders], dtype=np.intp)
         experts = np.repeat(np.arange(len(counts)), counts)
         nth = np.arange(len(experts)) - np.repeat(np.cumsum(counts) - counts, counts)
-        tokens = self.heat[experts] * self.split[counts[experts], nth]
+        nth = self.terms.turned(nth, experts, counts[experts])
+        costs = self.heat[experts] * self.split[counts[experts], nth]
+        costs += self.terms.fixed * (self.heat[experts] > 0)
         held_by = np.array([rank for holders in self.holders for rank in holders], dtype=np.intp)
         load = np.zeros(len(self.ranks))
-        np.add.at(load, held_by, tokens)
+        np.add.at(load, held_by, costs * self._slowness[held_by])
         return load
 
-    def _tokens(self, expert: int, count: int) -> FloatArray:
-        """[count] tokens of each of so many replicas."""
-        return self.heat[expert] * self.split[count, :count]
+    def _costs(self, expert: int, holders: Sequence[int] | IndexArray) -> FloatArray:
+        """[C] what an expert costs each rank if these, ascending, held it."""
+        if self.heat[expert] <= 0:
+            return np.zeros(len(holders))
+        return self._shares(expert, len(holders)) * self._slowness[holders]
+
+    def _shares(self, expert: int, count: int) -> FloatArray:
+        """[count] what each of so many replicas costs a rank of mean speed."""
+        nth = self.terms.turned(np.arange(count), expert, count)
+        return self.heat[expert] * self.split[count, nth] + self.terms.fixed
 
     @property
     def peak(self) -> float:
         """Tokens of the most loaded rank."""
         return float(self.load.max())
 
-    def score(self, loads: FloatArray) -> FloatArray:
-        """[...] how bad loads [..., N] are: the peak, and a little of their spread."""
+    def score(self, loads: FloatArray, enough: float = 0.0) -> FloatArray:
+        """[...] how bad loads [..., N] are: the peak, if above enough, and some of their spread."""
         squares = np.einsum("...n,...n->...", loads, loads)
-        return loads.max(axis=-1) + SPREAD_WEIGHT * np.sqrt(squares / loads.shape[-1])
+        return np.maximum(loads.max(axis=-1), enough) + SPREAD_WEIGHT * np.sqrt(
+            squares / loads.shape[-1]
+        )
 
     def replicated(self) -> list[tuple[int, int]]:
         """Rank and expert of every replica that is not the only one."""
@@ -75,24 +100,26 @@ class Balance:
 
     def with_holders(self, expert: int, holders: Sequence[int]) -> FloatArray:
         """[N] change of load if these ranks, ascending, held the expert."""
-        tokens = np.zeros(len(self.load))
-        tokens[holders] = self._tokens(expert, len(holders))
+        costs = np.zeros(len(self.load))
+        costs[holders] = self._costs(expert, holders)
         now = self.holders[expert]
-        tokens[now] -= self._tokens(expert, len(now))
-        return tokens
+        costs[now] -= self._costs(expert, now)
+        return costs
 
     def moved(self, experts: Sequence[int], source: int, target: int) -> FloatArray:
         """[len(experts), N] change of load if one rank gave its replica of each to another."""
-        tokens = np.zeros((len(experts), len(self.load)))
-        single = self.heat[np.array(experts)] * self.split[1, 0]
-        tokens[:, source], tokens[:, target] = -single, single
+        costs = np.zeros((len(experts), len(self.load)))
+        heat = self.heat[np.array(experts)]
+        single = heat * self.split[1, 0] + self.terms.fixed * (heat > 0)
+        costs[:, source] = -single * self._slowness[source]
+        costs[:, target] = single * self._slowness[target]
         for at, expert in enumerate(experts):
             now = self.holders[expert]
             if len(now) > 1:
                 then = [rank for rank in now if rank != source]
                 insort(then, target)
-                tokens[at] = self.with_holders(expert, then)
-        return tokens
+                costs[at] = self.with_holders(expert, then)
+        return costs
 
     def dropped(self, expert: int, rank: int) -> FloatArray:
         """[N] change of load if a rank gave its replica up; kept until the expert changes."""
@@ -106,20 +133,23 @@ class Balance:
         """[len(ranks), N] change of load if one more rank, each of these, held the expert."""
         holders, targets = np.array(self.holders[expert]), np.array(ranks)
         count = len(holders)
-        shares = self._tokens(expert, count + 1)
+        costs = np.zeros((len(targets), len(self.load)))
+        if self.heat[expert] <= 0:
+            return costs
+        shares, slowness = self._shares(expert, count + 1), self._slowness
         is_before = holders[None, :] < targets[:, None]
-        tokens = np.zeros((len(targets), len(self.load)))
-        tokens[:, holders] = np.where(is_before, shares[:count], shares[1:])
-        tokens[:, holders] -= self._tokens(expert, count)
-        tokens[np.arange(len(targets)), targets] = shares[is_before.sum(axis=1)]
-        return tokens
+        costs[:, holders] = np.where(is_before, shares[:count], shares[1:]) * slowness[holders]
+        costs[:, holders] -= self._costs(expert, holders)
+        own = shares[is_before.sum(axis=1)] * slowness[targets]
+        costs[np.arange(len(targets)), targets] = own
+        return costs
 
     def apply(self, changes: Sequence[Replaced]) -> None:
         """Let slots change hands."""
         touched = {expert for change in changes for expert in (change.out, change.into)}
         for expert in touched:
             holders = self.holders[expert]
-            self.load[holders] -= self._tokens(expert, len(holders))
+            self.load[holders] -= self._costs(expert, holders)
             for rank in holders:
                 self._dropped.pop((expert, rank), None)
         for change in changes:
@@ -129,4 +159,4 @@ class Balance:
             insort(self.holders[change.into], change.rank)
         for expert in touched:
             holders = self.holders[expert]
-            self.load[holders] += self._tokens(expert, len(holders))
+            self.load[holders] += self._costs(expert, holders)

@@ -4,12 +4,15 @@ from dataclasses import dataclass
 
 from eplb_service.domain.errors import InvalidSettings, UnknownPolicy
 from eplb_service.policies.connected import connected
-from eplb_service.policies.hierarchical import hierarchical, misfit
+from eplb_service.policies.greedy import greedy, greedy_by_node
+from eplb_service.policies.groups import misfit
+from eplb_service.policies.hierarchical import hierarchical
 from eplb_service.policies.incremental import incremental
 from eplb_service.policies.packing import packing
 from eplb_service.policies.random import random
 from eplb_service.policies.request import Policy, PolicyRequest
 from eplb_service.policies.static import static
+from eplb_service.policies.swift import swift
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,12 @@ POLICIES = (
     Listed("hierarchical", hierarchical, needs_heat=True, about="pack groups to nodes, then ranks"),
     Listed("incremental", incremental, needs_heat=True, about="few moves, worst layers first"),
     Listed("connected", connected, needs_heat=True, about="join ranks, for shares that are set"),
+    Listed("greedy", greedy, needs_heat=True, about="a baseline: pack all anew, unpolished"),
+    Listed("greedy_by_node", greedy_by_node, needs_heat=True, about="a baseline: groups to nodes"),
+    Listed("swift", swift, needs_heat=True, about="a baseline: originals stay, a few swaps"),
     Listed("random", random, needs_heat=False, about="a random sound placement, for tests"),
 )
+_BY_NODE = (hierarchical, greedy_by_node)
 _BY_NAME = {listed.name: listed for listed in POLICIES}
 
 
@@ -45,13 +52,14 @@ def suited(name: str, request: PolicyRequest, *, is_forced: bool = False) -> tup
     """Find the policy to use for a deployment, when it registers and not at its first plan.
 
     Returns it with a warning, empty where there is nothing to warn of: hierarchical
-    packing gives way to packing where groups do not divide over nodes. Raises
+    packing gives way to packing over all ranks where groups do not divide over nodes. Raises
     InvalidSettings instead where the policy was forced.
     """
     listed = policy_named(name)
-    reason = misfit(request) if listed.draw is hierarchical else ""
+    reason = misfit(request) if listed.draw in _BY_NODE else ""
     if reason and is_forced:
         raise InvalidSettings(f"policy {name} was asked for and does not fit: {reason}")
     if reason:
-        return policy_named("packing"), f"policy packing is used instead of {name}: {reason}"
+        other = "packing" if listed.draw is hierarchical else "greedy"
+        return policy_named(other), f"policy {other} is used instead of {name}: {reason}"
     return listed, ""

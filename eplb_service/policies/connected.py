@@ -4,89 +4,136 @@ A layer whose ranks are not joined by replicated experts is packed anew so that 
 spare slot per rank, less one, is enough. From then on most changes of load cost no moves, and
 what shares alone do not level is repaired with few.
 
-Axes    L MoE layers   N ranks
+Axes    L MoE layers   P slots   N ranks
 """
 
-import numpy as np
+from typing import NamedTuple
 
-from eplb_service.domain.ids import CountArray, IntArray
+import numpy as np
+from numpy.typing import NDArray
+
+from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import LEAST_GAIN
-from eplb_service.policies.joining import join
-from eplb_service.policies.repair import Layers, look, repair
-from eplb_service.policies.replicas import IndexArray, num_components
+from eplb_service.policies.kernels.library import (
+    Limits,
+    Numbers,
+    best_level,
+    num_parts,
+    packed,
+    repaired,
+)
+from eplb_service.policies.replicas import IndexArray, require_heat
 from eplb_service.policies.request import PolicyRequest
-from eplb_service.policies.rows import aligned, row_of
+from eplb_service.policies.rows import aligned
+from eplb_service.policies.split import begins, routed_rows, scaled
 
-ACT_ABOVE = 2.25
+ACT_ABOVE = 2.0
 """In tolerances: the excess of a layer under its best split from which it is worth moves."""
 REPAIR_TO = 1.75
 """In tolerances: the excess at which repairing stops, below the other so that it rests."""
+EVEN_CAP = 1.1
+"""Imbalance under an even split that repairs avoid, so that a fallback to it stays decent."""
+EVEN_PRICE = 0.02
+"""What load above that cap counts as, beside load above the limit."""
+BREAKING = 0.01
+"""Load that one more component of the replica graph counts as, in mean loads of a rank."""
 FAR_APART = 2
 """Components of the replica graph beyond the fewest possible, from which a layer is packed."""
+UNLIMITED = 1 << 40
+"""Far more moves than there are slots."""
+
+
+class _Task(NamedTuple):
+    """What the kernels take."""
+
+    rows: Numbers
+    """[L, P] routed expert of each slot, -1 for others."""
+    begin: Numbers
+    """[N + 1] first slot of each rank."""
+    heat: FloatArray
+    """[L, E] in mean loads of a rank."""
+    limits: Limits
 
 
 def connected(request: PolicyRequest) -> Placement:
     """Join the ranks of layers where they are apart, and repair the others; the worst first.
 
     A layer stays where its best split is level enough, where nothing improves it, and where
-    the budget does not pay: packing a layer is paid whole or not at all.
+    the budget does not pay: packing a layer is paid whole or not at all. Raises InvalidTable
+    for heat that is no heat.
     """
     old = request.placement
-    now = look(request.heat, old)
+    require_heat(request.heat, old)
+    task = _task(request)
     asked = np.array(request.layers, dtype=np.intp)
-    found = asked[now.imbalance[asked] > 1 + ACT_ABOVE * request.tolerance]
+    peaks = np.zeros(len(task.rows))
+    peaks[asked] = best_level(task.rows[asked], task.begin, task.heat[asked])[1]
+    excess = (peaks - 1) * request.heat.sum(axis=1)
+    order = asked[np.lexsort((asked, -excess[asked]))]
+    found = order[peaks[order] > task.limits.act_above]
     if not found.size:
         return old
-    apart = found[num_components(old)[found] >= _fewest(old)[found] + FAR_APART]
-    rows, left = old.phy2log.copy(), _budget(request)
-    packed = _packed(request, now, apart, left) if apart.size else rows
-    left -= int((packed != rows).sum())
-    rest = found[(packed[found] == rows[found]).all(axis=1)]
-    rows = packed
-    if rest.size and left > 0:
-        start = look(request.heat[rest], _of_rows(old, rows[rest].copy()))
-        enough = 1 + REPAIR_TO * request.tolerance
-        rows[rest] = repair(start, enough=enough, max_moves=left).placement.phy2log
-    return aligned(request, rows)
+    left = UNLIMITED if request.max_moves is None else request.max_moves
+    parts = num_parts(task.rows[found], task.begin, old.num_experts)
+    apart = found[parts >= _fewest(task)[found] + FAR_APART]
+    rows = _packed(request, task, apart, peaks, left) if apart.size else old.phy2log
+    left -= int((rows != old.phy2log).sum())
+    rest = found[(rows[found] == old.phy2log[found]).all(axis=1)]
+    budget = (UNLIMITED, left)
+    better, _ = repaired(task.rows[rest], task.begin, task.heat[rest], task.limits, budget)
+    drawn = rows.copy()
+    drawn[rest] = np.where(better >= 0, better, rows[rest])
+    return aligned(request, drawn)
 
 
-def _packed(request: PolicyRequest, now: Layers, apart: IndexArray, left: int) -> IntArray:
-    """[L, P] rows with these layers packed anew, those that it improves and moves can pay."""
+def _task(request: PolicyRequest) -> _Task:
+    placement = request.placement
+    num_ranks = placement.layout.num_ranks
+    used = max(sum(size > 0 for size in placement.layout.slots_per_rank), 1)
+    mean = num_ranks / used
+    limits = Limits(
+        act_above=mean * (1 + ACT_ABOVE * request.tolerance),
+        repair_to=mean * (1 + REPAIR_TO * request.tolerance),
+        even_cap=mean * EVEN_CAP,
+        breaking=BREAKING,
+        even_price=EVEN_PRICE,
+    )
+    heat = scaled(request.heat, num_ranks)
+    return _Task(routed_rows(placement), begins(placement.layout), heat, limits)
+
+
+def _packed(
+    request: PolicyRequest, task: _Task, apart: IndexArray, peaks: FloatArray, left: int
+) -> NDArray[np.int32]:
+    """[L, P] rows with these layers packed anew, those that it improves and moves can pay.
+
+    What is packed is repaired before it is weighed: its moves are paid anyway.
+    """
     old = request.placement
-    rows = old.phy2log.copy()
-    for layer, ranks in zip(apart, join(request.heat[apart], _sizes(old)[apart]), strict=True):
-        rows[layer] = row_of(ranks, rows[layer], old)
-    drawn = aligned(request, rows).phy2log
-    after = look(request.heat[apart], _of_rows(old, drawn[apart].copy())).imbalance
-    better = apart[after < now.imbalance[apart] * (1 - LEAST_GAIN)]
+    begin = task.begin
+    routed = task.rows[apart] >= 0
+    sizes = np.add.reduceat(np.pad(routed, ((0, 0), (0, 1))), begin, axis=1, dtype=np.int64)
+    sizes = np.where(np.diff(begin) > 0, sizes[:, :-1], 0)
+    anew = task.rows[apart].copy()
+    dense = packed(sizes, task.heat[apart], is_joined=True)
+    anew[routed] = dense[np.arange(dense.shape[1]) < sizes.sum(axis=1, keepdims=True)]
+    free = (UNLIMITED, UNLIMITED)
+    anew, after = repaired(anew, begin, task.heat[apart], task.limits, free)
+    wanted = old.phy2log.copy()
+    wanted[apart] = np.where(anew >= 0, anew, wanted[apart])
+    drawn = aligned(request, wanted).phy2log
     costs = (drawn != old.phy2log).sum(axis=1)
-    excess = (now.imbalance - 1) * request.heat.sum(axis=1)
     rows = old.phy2log.copy()
-    for layer in sorted(better.tolist(), key=lambda n: (-excess[n], n)):
-        if costs[layer] <= left:
+    for layer, peak in zip(apart.tolist(), after.tolist(), strict=True):
+        if peak < peaks[layer] * (1 - LEAST_GAIN) and costs[layer] <= left:
             rows[layer] = drawn[layer]
             left -= int(costs[layer])
     return rows
 
 
-def _budget(request: PolicyRequest) -> int:
-    # Without a limit, far more than repairing can spend.
-    return 1 << 40 if request.max_moves is None else request.max_moves
-
-
-def _of_rows(placement: Placement, rows: IntArray) -> Placement:
-    return Placement(rows, placement.num_experts, placement.layout, placement.num_shared)
-
-
-def _fewest(placement: Placement) -> IndexArray:
+def _fewest(task: _Task) -> IndexArray:
     """[L] components that no placement of as many slots can go below."""
-    spare = placement.routed().sum(axis=1) - placement.num_experts
-    return np.maximum(placement.layout.num_ranks - spare, 1)
-
-
-def _sizes(placement: Placement) -> CountArray:
-    """[L, N] slots of each rank that hold routed experts."""
-    routed, layout = placement.routed(), placement.layout
-    own = [routed[:, layout.slots_of(rank)].sum(axis=1) for rank in range(layout.num_ranks)]
-    return np.stack(own, axis=1).astype(np.int64)
+    spare = (task.rows >= 0).sum(axis=1) - task.heat.shape[1]
+    num_used = int((np.diff(task.begin) > 0).sum())
+    return np.maximum(num_used - spare, 1)

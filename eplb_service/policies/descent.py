@@ -45,33 +45,40 @@ class Effort:
     most_steps: int = 200
 
 
-def descend(start: Balance, effort: Effort) -> Balance:
+def descend(start: Balance, effort: Effort, *, since: Balance | None = None) -> Balance:
     """Change slots until nothing wins, the peak is low enough or the moves are spent.
 
-    Returns the state with the lowest peak that was passed, so never a worse one.
+    Moves count since the start, or since another state where one is named. Returns the state
+    with the lowest peak that was passed, so never a worse one.
     """
-    state = Balance(start.heat, start.ranks, start.split)
+    origin = start if since is None else since
+    state = Balance(start.heat, start.ranks, start.split, start.terms)
     best, ranks = start.peak, start.ranks
     left = effort.max_moves
+    if left is not None:
+        left -= num_changed(origin, state)
     for _ in range(effort.most_steps):
         if best <= effort.enough:
             break
-        found = best_change(state, left)
+        found = best_change(state, left, effort.enough)
         if found is None:
             break
         state.apply(found.changes)
         if effort.max_moves is not None:
-            left = effort.max_moves - num_changed(start, state)
+            left = effort.max_moves - num_changed(origin, state)
         if state.peak < best * (1 - LEAST_GAIN):
             best, ranks = state.peak, [list(experts) for experts in state.ranks]
-    return Balance(start.heat, ranks, start.split)
+    return Balance(start.heat, ranks, start.split, start.terms)
 
 
-def best_change(balance: Balance, max_moves: int | None) -> Candidate | None:
-    """Find the change that wins most, per move where moves are limited; None where none wins."""
-    before, peak = float(balance.score(balance.load)), balance.peak
+def best_change(balance: Balance, max_moves: int | None, enough: float = 0.0) -> Candidate | None:
+    """Find the change that wins most, per move where moves are limited; None where none wins.
+
+    Lowering the peak further than is enough wins nothing.
+    """
+    before, peak = float(balance.score(balance.load, enough)), balance.peak
     best, best_gain = None, LEAST_GAIN * float(balance.load.mean())
-    for candidate in _candidates(balance):
+    for candidate in _candidates(balance, enough):
         num_moves = len(candidate.changes)
         if candidate.peak > peak or (max_moves is not None and num_moves > max_moves):
             continue
@@ -87,16 +94,18 @@ def num_changed(before: Balance, after: Balance) -> int:
     return sum(len(set(now) - set(then)) for then, now in pairs)
 
 
-def _candidates(balance: Balance) -> Iterator[Candidate]:
+def _candidates(balance: Balance, enough: float) -> Iterator[Candidate]:
     hottest = int(balance.load.argmax())
     replicas = balance.replicated()
     if replicas:
-        yield from _spread(balance, hottest, replicas)
-        yield from _shed(balance, hottest)
-    yield from _swaps(balance, hottest)
+        yield from _spread(balance, hottest, replicas, enough)
+        yield from _shed(balance, hottest, enough)
+    yield from _swaps(balance, hottest, enough)
 
 
-def _spread(balance: Balance, hottest: int, replicas: list[tuple[int, int]]) -> Iterator[Candidate]:
+def _spread(
+    balance: Balance, hottest: int, replicas: list[tuple[int, int]], enough: float
+) -> Iterator[Candidate]:
     """One more rank takes an expert of the hottest, in the place of a replica that can go."""
     load = balance.load.tolist()
     victims = [(load[rank], rank, expert) for rank, expert in replicas if rank != hottest]
@@ -112,7 +121,7 @@ def _spread(balance: Balance, hottest: int, replicas: list[tuple[int, int]]) -> 
         if at.size and balance.heat[expert] > 0:
             loads = freed[at] + balance.added(expert, ranks[at])
             places = [victims[n][1:] for n in at.tolist()]
-            yield _best(balance, loads, partial(_take, places, expert))
+            yield _best(balance, loads, enough, partial(_take, places, expert))
 
 
 def _take(places: Sequence[tuple[int, int]], into: int, at: int) -> Changes:
@@ -121,7 +130,7 @@ def _take(places: Sequence[tuple[int, int]], into: int, at: int) -> Changes:
     return (Replaced(rank, out, into),)
 
 
-def _shed(balance: Balance, hottest: int) -> Iterator[Candidate]:
+def _shed(balance: Balance, hottest: int, enough: float) -> Iterator[Candidate]:
     """The hottest rank gives a replica up for a cold expert."""
     own = [expert for expert in balance.ranks[hottest] if len(balance.holders[expert]) > 1]
     if not own:
@@ -136,21 +145,21 @@ def _shed(balance: Balance, hottest: int) -> Iterator[Candidate]:
     for expert in own:
         loads = balance.load + balance.dropped(expert, hottest) + added
         options = [(Replaced(hottest, expert, into),) for into in cold]
-        yield _best(balance, loads, options.__getitem__)
+        yield _best(balance, loads, enough, options.__getitem__)
 
 
-def _swaps(balance: Balance, hottest: int) -> Iterator[Candidate]:
+def _swaps(balance: Balance, hottest: int, enough: float) -> Iterator[Candidate]:
     """The hottest rank swaps an expert with one of the least loaded ranks."""
     coldest: list[int] = np.argsort(balance.load, kind="stable").tolist()
     for rank in [r for r in coldest if r != hottest and balance.ranks[r]][:NUM_COLD_RANKS]:
         here, there = set(balance.ranks[hottest]), set(balance.ranks[rank])
         given, taken = sorted(here - there), sorted(there - here)
         if given and taken:
-            yield _best_swap(balance, (hottest, rank), given, taken)
+            yield _best_swap(balance, (hottest, rank), given, taken, enough)
 
 
 def _best_swap(
-    balance: Balance, ranks: tuple[int, int], given: list[int], taken: list[int]
+    balance: Balance, ranks: tuple[int, int], given: list[int], taken: list[int], enough: float
 ) -> Candidate:
     hottest, other = ranks
     away = balance.moved(given, hottest, other)
@@ -161,11 +170,13 @@ def _best_swap(
         out, into = given[at // len(taken)], taken[at % len(taken)]
         return Replaced(hottest, out, into), Replaced(other, into, out)
 
-    return _best(balance, loads.reshape(-1, loads.shape[-1]), swap)
+    return _best(balance, loads.reshape(-1, loads.shape[-1]), enough, swap)
 
 
-def _best(balance: Balance, loads: FloatArray, changes: Callable[[int], Changes]) -> Candidate:
+def _best(
+    balance: Balance, loads: FloatArray, enough: float, changes: Callable[[int], Changes]
+) -> Candidate:
     """Build the candidate of the best of loads [C, N]."""
-    scores = balance.score(loads)
+    scores = balance.score(loads, enough)
     at = int(scores.argmin())
     return Candidate(changes(at), float(scores[at]), float(loads[at].max()))

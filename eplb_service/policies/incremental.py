@@ -1,12 +1,21 @@
-"""Changing little: copies and swaps from the hottest rank, worst layers first, under a budget."""
+"""Changing little: counts anew, then copies and swaps from the hottest rank, worst layers first.
+
+For runtimes that divide an expert's tokens over its replicas by a rule of their own: what
+counts is the load under that rule, in this window and, by small replicas, in the next.
+"""
 
 from eplb_service.domain.placement import Placement
-from eplb_service.policies.balance import Balance
+from eplb_service.policies.balance import LEAST_GAIN, Balance
 from eplb_service.policies.descent import Effort, descend, num_changed
-from eplb_service.policies.lpt import pack
+from eplb_service.policies.lpt import TINY_LAYER, pack
+from eplb_service.policies.recount import recount, take_back, water_level
 from eplb_service.policies.request import PolicyRequest, predicted_load
 from eplb_service.policies.rows import aligned, ranks_of, row_of
 
+STOP_AT = 2.0
+"""In tolerances: the excess of a layer at which changing it stops."""
+HEADROOM = 0.1
+"""Above the lowest possible heat of the hottest replica: counts within it are left alone."""
 STUCK = 1.05
 """Imbalance above which a layer that no single change improves is packed anew, budget allowing."""
 REPACK_GAIN = 0.98
@@ -16,15 +25,15 @@ REPACK_GAIN = 0.98
 def incremental(request: PolicyRequest) -> Placement:
     """Lower the peaks with as few moves as it takes; never a worse peak in any layer."""
     phy2log = request.placement.phy2log.copy()
-    load = predicted_load(request.heat, request.placement, request.split)
+    load = predicted_load(request.heat, request.placement, request.split, request.terms)
     excess = load.max(axis=1) - load.mean(axis=1)
     left = phy2log.size if request.max_moves is None else request.max_moves
     for layer in sorted(request.layers, key=lambda n: (-excess[n], n)):
-        enough = (1 + request.tolerance) * float(load[layer].mean())
+        enough = (1 + STOP_AT * request.tolerance) * float(load[layer].mean())
         if left < 1 or load[layer].max() <= enough:
             continue
         current = ranks_of(phy2log[layer], request.placement)
-        before = Balance(request.heat[layer], current, request.split)
+        before = Balance(request.heat[layer], current, request.split, request.terms)
         after = _improved(before, enough=enough, left=left, seed=request.seed)
         left -= num_changed(before, after)
         phy2log[layer] = row_of(after.ranks, phy2log[layer], request.placement)
@@ -32,9 +41,29 @@ def incremental(request: PolicyRequest) -> Placement:
 
 
 def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balance:
-    after = descend(before, Effort(max_moves=left, enough=enough))
-    if after.peak > STUCK * float(after.load.mean()):
+    """Change one layer; the lowest peak of: counted anew, as counted, packed anew."""
+    num_slots = sum(len(held) for held in before.ranks)
+    highest = (1 + HEADROOM) * water_level(
+        before.heat, num_slots=num_slots, max_replicas=sum(map(bool, before.ranks))
+    )
+    effort = Effort(max_moves=left, enough=enough)
+    best = before
+    for start in (_recounted(before, highest, left), before):
+        after = descend(start, effort, since=before)
+        if after.peak < best.peak * (1 - LEAST_GAIN):
+            best = after
+        if best.peak <= enough and num_slots > TINY_LAYER:
+            break
+    if best.peak > STUCK * float(best.load.mean()):
         packed = pack(before, seed=seed)
-        if packed.peak < REPACK_GAIN * after.peak and num_changed(before, packed) <= left:
-            return packed
-    return after
+        if packed.peak < REPACK_GAIN * best.peak and num_changed(before, packed) <= left:
+            best = packed
+    if best is not before:
+        take_back(best, before.ranks, limit=max(enough, best.peak), highest=highest)
+    return best
+
+
+def _recounted(before: Balance, highest: float, left: int) -> Balance:
+    balance = Balance(before.heat, before.ranks, before.split, before.terms)
+    recount(balance, highest=highest, most_moves=left)
+    return balance

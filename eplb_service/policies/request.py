@@ -11,6 +11,7 @@ import numpy as np
 from eplb_service.domain.errors import InvalidRequest, InvalidSettings, InvalidTable
 from eplb_service.domain.ids import FloatArray, frozen
 from eplb_service.domain.placement import Placement
+from eplb_service.policies.terms import PLAIN, Terms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +36,8 @@ class PolicyRequest:
     """For policies that draw."""
     tolerance: float = 0.01
     """A layer whose imbalance is within 1 + tolerance is balanced and stays."""
+    terms: Terms = PLAIN
+    """What a rank's load is made of."""
 
     def __post_init__(self) -> None:
         """Raises InvalidTable, InvalidRequest or InvalidSettings where it makes no sense."""
@@ -64,6 +67,10 @@ def _check_shapes(request: PolicyRequest) -> None:
             raise InvalidTable(f"{name} has shape {list(shape)}; expected {list(expected)}")
     if request.nodes and len(request.nodes) != num_ranks:
         raise InvalidTable(f"{len(request.nodes)} nodes named; expected {num_ranks}, one per rank")
+    if request.terms.speeds and len(request.terms.speeds) != num_ranks:
+        raise InvalidTable(
+            f"{len(request.terms.speeds)} speeds given; expected {num_ranks}, one per rank"
+        )
 
 
 Policy = Callable[[PolicyRequest], Placement]
@@ -95,7 +102,28 @@ def split_by_source(sources: FloatArray) -> FloatArray:
     return table
 
 
-def slot_shares(placement: Placement, split: FloatArray) -> FloatArray:
+def split_by_tensor_rank(sources: FloatArray, *, tensor_ranks: int) -> FloatArray:
+    """[N + 1, N] source rank r uses replica (r mod t + r div t + expert) mod count.
+
+    sources         [N] tokens that each rank routes
+    tensor_ranks    t, ranks over which the attention of one replica of the model is divided
+
+    The rule of vllm-ascend (generate_log2phy_map in eplb/core/eplb_utils.py) where t is above
+    1; to be used with Terms(turn=1), which adds the expert.
+
+    >>> split_by_tensor_rank(np.ones(4), tensor_ranks=2)[3].tolist()
+    [0.25, 0.5, 0.25, 0.0]
+    """
+    num_ranks = len(sources)
+    ranks = np.arange(num_ranks)
+    table = np.zeros((num_ranks + 1, num_ranks))
+    for count in range(1, num_ranks + 1):
+        chosen = (ranks % tensor_ranks + ranks // tensor_ranks) % count
+        np.add.at(table[count], chosen, sources / sources.sum())
+    return table
+
+
+def slot_shares(placement: Placement, split: FloatArray, terms: Terms = PLAIN) -> FloatArray:
     """[L, P] share of its expert's tokens that each slot takes; 0 for shared and empty slots."""
     layers, slots = np.nonzero(placement.routed())
     key = layers * placement.num_experts + placement.phy2log[layers, slots]
@@ -104,15 +132,24 @@ def slot_shares(placement: Placement, split: FloatArray) -> FloatArray:
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     sizes = np.diff(np.concatenate((starts, [len(ordered)])))
     nth = np.arange(len(ordered)) - np.repeat(starts, sizes)
+    counts = np.repeat(sizes, sizes)
+    nth = terms.turned(nth, ordered % placement.num_experts, counts)
     shares = np.zeros(placement.phy2log.shape)
-    shares[layers[order], slots[order]] = split[np.repeat(sizes, sizes), nth]
+    shares[layers[order], slots[order]] = split[counts, nth]
     return shares
 
 
-def predicted_load(heat: FloatArray, placement: Placement, split: FloatArray) -> FloatArray:
-    """[L, N] tokens per rank that the split would send it, given the heat [L, E]."""
-    held = np.where(placement.routed(), placement.phy2log, 0)
-    tokens = np.take_along_axis(heat, held.astype(np.intp), axis=1) * slot_shares(placement, split)
+def predicted_load(
+    heat: FloatArray, placement: Placement, split: FloatArray, terms: Terms = PLAIN
+) -> FloatArray:
+    """[L, N] tokens per rank that the split would send it, given the heat [L, E].
+
+    Where the terms say what else counts, the cost of these tokens.
+    """
+    routed = placement.routed()
+    held = np.where(routed, placement.phy2log, 0).astype(np.intp)
+    hot = np.take_along_axis(heat, held, axis=1)
+    tokens = hot * slot_shares(placement, split, terms) + terms.fixed * (routed & (hot > 0))
     layout = placement.layout
     ranks = [tokens[:, layout.slots_of(rank)].sum(axis=1) for rank in range(layout.num_ranks)]
-    return np.stack(ranks, axis=1)
+    return np.stack(ranks, axis=1) * terms.slowness(layout.num_ranks)

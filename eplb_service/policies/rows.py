@@ -17,7 +17,7 @@ def layer_by_layer(request: PolicyRequest, improve: Callable[[int, Balance], Bal
     phy2log = request.placement.phy2log.copy()
     for layer in request.layers:
         current = ranks_of(phy2log[layer], request.placement)
-        before = Balance(request.heat[layer], current, request.split)
+        before = Balance(request.heat[layer], current, request.split, request.terms)
         if before.peak <= (1 + request.tolerance) * before.load.mean():
             continue
         after = improve(layer, before)

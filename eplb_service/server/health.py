@@ -1,4 +1,9 @@
-"""Standard gRPC health (grpc.health.v1): serving means that this controller leads."""
+"""Standard gRPC health (grpc.health.v1): serving means that this controller leads.
+
+The service ALIVE is apart from the others: it serves while the process answers, leader or
+not, planning or moving. A probe that ends what does not answer asks for it; one that sends
+callers asks for the leader.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,6 +12,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 HEALTH_SERVICE = health.SERVICE_NAME
+ALIVE = "eplb.alive"
 
 
 class _Servicer(Protocol):
@@ -32,6 +38,7 @@ class Health:
     async def lead(self, *, is_leading: bool) -> None:
         """Say whether this controller leads."""
         status = health_pb2.HealthCheckResponse
+        await self._servicer.set(ALIVE, status.SERVING)
         for service in self._services:
             await self._servicer.set(service, status.SERVING if is_leading else status.NOT_SERVING)
 

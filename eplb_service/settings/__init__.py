@@ -8,6 +8,7 @@ from eplb_service.settings.tree import (
     PlanningSettings,
     ProtocolSettings,
     ServerSettings,
+    ShareSettings,
     StoreSettings,
     WindowSettings,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "SettingsTuner",
+    "ShareSettings",
     "StoreSettings",
     "WindowSettings",
     "load_settings",

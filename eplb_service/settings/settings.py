@@ -17,13 +17,14 @@ from eplb_service.settings.tree import (
     ProtocolSettings,
     RegistrationSettings,
     ServerSettings,
+    ShareSettings,
     StoreSettings,
     WindowSettings,
 )
 
 PREFIX = "EPLB_"
 DELIMITER = "__"
-OVERRIDABLE = ("budget", "gates")
+OVERRIDABLE = ("budget", "gates", "shares")
 """Sections that operators may change."""
 
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
@@ -39,6 +40,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     store: StoreSettings = StoreSettings()
     planning: PlanningSettings = PlanningSettings()
+    shares: ShareSettings = ShareSettings()
     budget: BudgetSettings = BudgetSettings()
     gates: GateSettings = GateSettings()
     window: WindowSettings = WindowSettings()

@@ -21,6 +21,7 @@ from eplb_service.domain.errors import UnknownPolicy
 from eplb_service.domain.report import Phase
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.policies.catalog import policy_named
+from eplb_service.policies.shares import LOCALITY_PRICE
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -76,6 +77,24 @@ class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     """Balance for prefill or decode steps alone; null: for both together."""
 
 
+class ShareSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """When a token's replica is chosen anew without any weight being moved.
+
+    Operators may change these while the service runs.
+    """
+
+    is_automatic: bool = True
+    """Whether shares are drawn; otherwise every placement keeps its even ones."""
+    interval_s: PositiveFloat = 5.0
+    """Seconds between two looks whether other shares would balance better."""
+    deadline_s: PositiveFloat = 30.0
+    """Seconds, idle time not counted, in which all ranks must use a revision."""
+    min_gain: NonNegativeFloat = 0.01
+    """Drop of a layer's imbalance, beyond what noise feigns, from which it gets other rows."""
+    locality_price: NonNegativeFloat = LOCALITY_PRICE
+    """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
+
+
 class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How much one plan may move. Operators may change these while the service runs."""
 
@@ -110,6 +129,8 @@ class GateSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Share of ranks that must have reported, above 0 and up to 1."""
     cooldown_s: NonNegativeFloat = _GATES.cooldown_s
     """Seconds from the end of one plan to the start of the next automatic one."""
+    worse_margin: NonNegativeFloat = _GATES.worse_margin
+    """Share by which imbalance or step time must grow for a plan to be rolled back as worse."""
     max_payback_steps: PositiveFloat = _GATES.max_payback_steps
     """Steps within which a plan must win back the time that it costs."""
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from eplb_service.controller.errands import Cadence
 from eplb_service.controller.machine_state import Pace
-from eplb_service.controller.tuning import PlanningTerms, Tuning
+from eplb_service.controller.tuning import PlanningTerms, ShareTerms, Tuning
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
@@ -27,6 +27,7 @@ class SettingsTuner:
         window, protocol = settings.window, settings.protocol
         return Tuning(
             planning=_planning(settings),
+            shares=ShareTerms(**settings.shares.model_dump()),
             gates=GateThresholds(**settings.gates.model_dump()),
             windows=WindowTerms(
                 report_steps=window.report_every_steps,

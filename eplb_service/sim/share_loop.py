@@ -3,13 +3,12 @@
 from dataclasses import dataclass, field
 from random import Random
 
-import numpy as np
-
+from eplb_service.controller.revisions import name_of, word_for
 from eplb_service.domain.ids import Epoch, Generation, Incarnation, Revision
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.shares import Ownership, ShareName, Shares, table_digest
+from eplb_service.domain.shares import Ownership, ShareName, Shares
 from eplb_service.protocol.messages import NewShares
-from eplb_service.sim.waves import shares_digest, shares_of
+from eplb_service.sim.waves import shares_of
 
 
 @dataclass(slots=True, eq=False)
@@ -29,13 +28,7 @@ class ShareLoop:
     def words(self, generation: Generation, incarnation: Incarnation) -> dict[int, NewShares]:
         """What to say, by rank, to those that have not applied it."""
         return {
-            rank: NewShares(
-                generation,
-                incarnation,
-                self.name,
-                table_digest(self.shares.table_of(rank)),
-                Shares(np.array(self.shares.table_of(rank))[None], self.shares.ownership),
-            )
+            rank: word_for(rank, self.name, self.shares, (generation, incarnation))
             for rank in range(self.num_ranks)
             if rank not in self.applied
         }
@@ -51,5 +44,5 @@ def draw_shares(
 ) -> ShareLoop:
     """Draw random shares of the placement that is served under an epoch."""
     shares = shares_of(placement, ownership, rng)
-    name = ShareName(epoch, placement.digest(), revision, shares_digest(shares))
+    name = name_of(shares, placement, epoch=epoch, revision=revision)
     return ShareLoop(name, shares, placement.layout.num_ranks)

@@ -34,7 +34,7 @@ class Work:
             (20, self._finish),
             (1.5, self._nudge),
             (8, self._start_wave),
-            (0.4, self._share),
+            (1.5, self._share),
             (0.4, self._resume),
             (3, self._audit),
             (0.2, self._greet),

@@ -1,5 +1,7 @@
 """Every failure the runtime can name.
 
+What an exchange refuses is in `exchange_errors`.
+
     MoeError
       ImpossibleRouting     selector settings that no input can satisfy
       ImpossibleActivation  parameters with which an activation has no meaning
@@ -17,7 +19,6 @@
       UnreadableRows        rows arrived in a form that the experts' format does not read
       DummyStepWithTokens   a dummy step brought token rows
       ExchangeFailed        a collective of the exchange did not complete
-      ExchangeLate          a collective that some rank never entered, until the deadline
 
 `code` is stable: it is logged and counted. The text is for people.
 """
@@ -32,7 +33,6 @@ __all__ = [
     "DummyStepWithTokens",
     "EmptySlotReached",
     "ExchangeFailed",
-    "ExchangeLate",
     "ImpossibleActivation",
     "ImpossibleRouting",
     "MissingTokenIds",
@@ -180,7 +180,8 @@ class StaleTable(MoeError):
     ) -> None:
         self.layer, self.rank, self.wrong = layer, rank, tuple(wrong)
         told = "; ".join(
-            f"rank {source} takes local slot {slot} for expert {claimed}, it holds {held}"
+            f"rank {source} takes local slot {slot} for "
+            f"{'several experts' if claimed < 0 else f'expert {claimed}'}, it holds {held}"
             for source, slot, claimed, held in self.wrong
         )
         super().__init__(
@@ -233,17 +234,4 @@ class ExchangeFailed(MoeError):
         super().__init__(
             f"rank {rank}: an exchange of rows did not complete ({cause}); the group cannot go on "
             "without all of its ranks and this step is lost"
-        )
-
-
-class ExchangeLate(MoeError):
-    """A collective that some rank never entered, until the deadline."""
-
-    code = "exchange_late"
-
-    def __init__(self, *, rank: int, what: str, deadline_s: float) -> None:
-        self.rank, self.what, self.deadline_s = rank, what, deadline_s
-        super().__init__(
-            f"rank {rank}: not every rank entered the exchange of {what} within {deadline_s:g} s; "
-            "a peer is gone, late or out of step, the group cannot go on and this step is lost"
         )

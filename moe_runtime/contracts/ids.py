@@ -10,10 +10,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-__all__ = ["NOT_SENT", "LogicalIds", "PhysicalIds"]
+__all__ = ["NOT_SENT", "SEVERAL", "UNCLAIMED", "LogicalIds", "PhysicalIds"]
 
 NOT_SENT = -1
 """In the place of an id: the pair is a zero expert's, so it is sent nowhere and is no load."""
+
+
+UNCLAIMED = -1
+"""In the place of a claim: no row was sent to the slot."""
+SEVERAL = -2
+"""In the place of a claim: rows for several experts were sent to one slot."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

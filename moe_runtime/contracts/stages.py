@@ -1,6 +1,7 @@
 """What one stage hands to the next.
 
 Axes    T tokens of this rank          A tokens of all ranks       K experts per token
+        B rows of a rank's MC2 block
         D model width                  Z width of the routed part  N ranks
         M token rows at local slots    S local slots
 
@@ -21,12 +22,17 @@ from moe_runtime.contracts.rows import Rows
 
 __all__ = [
     "AllGatherCarry",
+    "AllGatherSumCarry",
     "AllToAllCarry",
     "Combined",
     "Computed",
     "Dispatched",
+    "FusedMc2Carry",
+    "Mc2Carry",
+    "Mc2HierarchyCarry",
     "Placed",
     "Prepared",
+    "PreparedPiece",
     "Routed",
     "RoutedBesideZero",
 ]
@@ -44,6 +50,18 @@ class Prepared:
     """int64 [T] row of each token in the batch."""
     num_rows: int
     """Rows of the batch, padding included."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedPiece:
+    """This rank's piece of tokens that all ranks of its team have."""
+
+    own: Prepared
+    """The piece; its rows are numbered in the batch."""
+    kept_A: Tensor
+    """int64 [A] row of each token of the team in the batch."""
+    pieces: tuple[int, ...]
+    """Tokens of each rank's piece; they add up to A."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,8 +105,8 @@ class Dispatched(Generic[C]):
     received_NS: Tensor
     """int64 [N, S] rows each rank sent to each local slot."""
     claimed_NS: Tensor
-    """int64 [N, S] logical expert that each rank takes each local slot for, -1 where it sent it
-    nothing."""
+    """int64 [N, S] logical expert that each rank takes each local slot for, or UNCLAIMED, or
+    SEVERAL."""
     carry: C
 
 
@@ -119,6 +137,17 @@ class AllGatherCarry:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class AllGatherSumCarry:
+    """What AllGather needs again to combine where teams hold their tokens alike."""
+
+    index_AK: Tensor
+    """int64 [A, K] computed row of each pair, -1 where another rank computes it."""
+    weights_AK: Tensor
+    rows_G: tuple[int, ...]
+    """Tokens of each team; they add up to A."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AllToAllCarry:
     """What All2All needs again to combine."""
 
@@ -130,3 +159,37 @@ class AllToAllCarry:
     sent_N: tuple[int, ...]
     received_N: tuple[int, ...]
     """Rows sent to, and received from, each rank."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mc2Carry:
+    """What MC2 needs again to combine."""
+
+    index_BK: Tensor
+    """int64 [B, K] place in the windows that come back of each pair, -1 for one not sent."""
+    weights_BK: Tensor
+    arrival_A: Tensor
+    """int64, place in the windows of each row sorted by slot, unused ones included."""
+    window_rows: int
+    num_own: int
+    """Rows of the block that are tokens."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mc2HierarchyCarry:
+    """What hierarchical MC2 needs again to combine."""
+
+    inner: Mc2Carry
+    """Of the exchange inside the node."""
+    num_nodes: int
+    block: int
+    """Rows that each node sends each other one, by rail."""
+    num_own: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedMc2Carry:
+    """What fused MC2 needs again for one wave of slots."""
+
+    arrival_M: Tensor
+    """int64 [M] place in order of arrival of each row sorted by slot."""

@@ -49,6 +49,10 @@ class StepView:
     rows_N: tuple[int, ...]
     """Token rows of each rank, padding left out."""
     steps_N: tuple[Step, ...]
+    marks_N: tuple[int, ...] = ()
+    """Fingerprint of each rank's dispatch tables, where it was announced."""
+    team: int = 1
+    """Ranks that hold their tokens alike; the first of them brings them."""
 
     @property
     def own(self) -> Step:
@@ -59,6 +63,11 @@ class StepView:
     def own_rows(self) -> int:
         """Token rows this rank brings."""
         return self.rows_N[self.rank]
+
+    @property
+    def first_row(self) -> int:
+        """Number of the first token that this rank has, among those of all ranks."""
+        return sum(self.rows_N[: self.rank - self.rank % self.team])
 
     def load_mask(self) -> Tensor:
         """Return int64 [H, N], 1 where a rank's tokens are load of that phase."""

@@ -38,7 +38,7 @@ class AllToAllExchange:
 
     def dispatch(self, placed: Placed, view: StepView) -> Dispatched[AllToAllCarry]:
         """Send rows sorted by slot, and sort what arrives by local slot."""
-        pairs = sort_pairs(placed, self.layout.num_slots, self.backend)
+        pairs = sort_pairs(placed.slots, self.layout.num_slots, self.backend)
         claimed_P = claims(
             placed.slots.ids_TK.reshape(-1),
             placed.experts.ids_TK.reshape(-1),

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from moe_runtime.contracts import torch_calls
-from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed, ExchangeLate
+from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed
+from moe_runtime.contracts.exchange_errors import ExchangeLate
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 
 __all__ = ["Alone", "Arrived", "GroupPeers", "Peers", "Pending", "announce"]
@@ -170,20 +171,23 @@ class GroupPeers:
         return _OnTheWay(work, leaving, arriving, self._rank, what, self._deadline_s)
 
 
-def announce(peers: Peers, step: Step, *, num_rows: int) -> StepView:
+def announce(peers: Peers, step: Step, *, num_rows: int, tables_mark: int = 0) -> StepView:
     """Tell all ranks what this rank brings to the step, and learn what they bring.
+
+    tables_mark    fingerprint of this rank's dispatch tables
 
     One collective per step, before the first layer. Raises DummyStepWithTokens.
     """
     if step.kind is StepKind.DUMMY and num_rows:
         raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
-    own = torch.tensor([[num_rows, step.kind, step.phase]], dtype=torch.int64)
-    told_N3 = peers.all_gather(own, [1] * peers.size)
-    rows, kinds, phases = (torch_calls.to_ints(column) for column in told_N3.t())
+    own = torch.tensor([[num_rows, step.kind, step.phase, tables_mark]], dtype=torch.int64)
+    told_N4 = peers.all_gather(own, [1] * peers.size)
+    rows, kinds, phases, marks = (torch_calls.to_ints(column) for column in told_N4.t())
     return StepView(
         rank=peers.rank,
         rows_N=tuple(rows),
         steps_N=tuple(
             Step(StepKind(kind), Phase(phase)) for kind, phase in zip(kinds, phases, strict=True)
         ),
+        marks_N=tuple(marks),
     )

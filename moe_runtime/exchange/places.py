@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
-from moe_runtime.contracts.ids import NOT_SENT
-from moe_runtime.contracts.stages import Placed
+from moe_runtime.contracts.ids import NOT_SENT, SEVERAL, UNCLAIMED, PhysicalIds
 
 __all__ = ["SortedPairs", "claims", "inverse", "places", "sort_pairs"]
-
-_UNCLAIMED = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +28,9 @@ class SortedPairs:
     """int64 [T, K] where each pair stands, -1 for one that is not sent."""
 
 
-def sort_pairs(placed: Placed, num_slots: int, backend: Backend) -> SortedPairs:
+def sort_pairs(placed: PhysicalIds, num_slots: int, backend: Backend) -> SortedPairs:
     """Sort one rank's pairs by slot."""
-    slots_TK = placed.slots.ids_TK
+    slots_TK = placed.ids_TK
     pairs = torch.nonzero(slots_TK.reshape(-1) != NOT_SENT).reshape(-1)
     slots = slots_TK.reshape(-1)[pairs]
     order_M = pairs[backend.order_by_group(slots)]
@@ -46,15 +43,19 @@ def sort_pairs(placed: Placed, num_slots: int, backend: Backend) -> SortedPairs:
 
 
 def claims(slots: Tensor, experts: Tensor, num_slots: int) -> Tensor:
-    """Return int64 [num_slots]: the expert that pairs take each slot for, -1 without pairs.
+    """Return int64 [num_slots]: the expert that pairs take each slot for.
 
     slots, experts    of each pair; pairs with a slot below zero are passed over
 
-    Where pairs disagree the highest is told, so one of two experts in one slot is found out.
+    UNCLAIMED without pairs, and SEVERAL where pairs disagree, so that it is found out.
     """
     sent = slots >= 0
-    claimed = torch.full((num_slots,), _UNCLAIMED, dtype=torch.int64)
-    return claimed.scatter_reduce_(0, slots[sent], experts[sent], reduce="amax")
+    slots, experts = slots[sent], experts[sent]
+    highest = torch.full((num_slots,), UNCLAIMED, dtype=torch.int64)
+    lowest = torch.full((num_slots,), torch.iinfo(torch.int64).max)
+    highest.scatter_reduce_(0, slots, experts, reduce="amax")
+    lowest.scatter_reduce_(0, slots, experts, reduce="amin")
+    return torch.where(lowest < highest, SEVERAL, highest)
 
 
 def inverse(order_M: Tensor) -> Tensor:

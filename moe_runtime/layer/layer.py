@@ -5,27 +5,40 @@ Axes    T rows of the batch   D model width   Z width of the routed part   N ran
 
     prepare, route, enter, remap, dispatch, compute, combine, leave, finalize
 
+Which exchange is around the experts is the step's affair, not the layer's.
+
 Real steps and dummy steps take the same path and issue the same collectives.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
+from moe_runtime.capture.step import Recorder
 from moe_runtime.contracts.errors import EmptySlotReached, StaleTable
-from moe_runtime.contracts.stages import Dispatched, Prepared, Routed, RoutedBesideZero
+from moe_runtime.contracts.ids import UNCLAIMED, LogicalIds
+from moe_runtime.contracts.stages import (
+    Computed,
+    Dispatched,
+    Placed,
+    Prepared,
+    Routed,
+    RoutedBesideZero,
+)
 from moe_runtime.contracts.step import StepKind, StepView
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.weights import ExpertWeights
-from moe_runtime.exchange.prepare import finalize, prepare
-from moe_runtime.exchange.protocol import Exchange
+from moe_runtime.exchange.peers import Peers
+from moe_runtime.exchange.prepare import finalize, finalize_piece, prepare, prepare_piece
 from moe_runtime.experts.activations import Activation
 from moe_runtime.experts.mlp import compute_dense, compute_grouped
 from moe_runtime.layer.parts import LayerWeights
+from moe_runtime.layer.passage import Passage
 from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables, remap
 from moe_runtime.placement.slots import EMPTY, ExpertSlots
@@ -33,7 +46,7 @@ from moe_runtime.routing.applying import apply, force_balance
 from moe_runtime.routing.kinds import Routing
 from moe_runtime.routing.router import Router, RouterInput
 
-__all__ = ["LayerInput", "LayerMaths", "MoELayer", "RankState"]
+__all__ = ["LayerInput", "LayerMaths", "MoELayer", "PieceOfTeam", "RankState", "Way", "WholeBatch"]
 
 C = TypeVar("C")
 
@@ -71,42 +84,58 @@ class RankState:
     counters: LoadCounters
 
 
+@dataclass(frozen=True, slots=True)
+class WholeBatch:
+    """This rank works on all tokens of its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceOfTeam:
+    """This rank works on its piece of a batch that all ranks of its team have."""
+
+    team: Peers
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class MoELayer(Generic[C]):
+class Way:
+    """How one step goes through all layers, and who wants to know what the routers chose."""
+
+    view: StepView
+    passage: Passage
+    part: WholeBatch | PieceOfTeam
+    recorder: Recorder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MoELayer:
     """One layer on one rank. It holds nothing of its own between calls."""
 
     index: int
     weights: LayerWeights
     router: Router
     maths: LayerMaths
-    exchange: Exchange[C]
     state: RankState
 
     def gate(self, x_TD: Tensor) -> Tensor:
         """Return the router's logits [T, X] from the full hidden state."""
         return x_TD @ self.weights.gate_XD.t()
 
-    def forward(self, given: LayerInput, view: StepView) -> Tensor:
+    def forward(self, given: LayerInput, way: Way) -> Tensor:
         """Return [T, D], zeros in padding rows; the caller adds the residual."""
-        prepared = prepare(given.x_TD, given.real_T)
-        applied = self._route(prepared, given, view)
+        match way.part:
+            case WholeBatch():
+                prepared = prepare(given.x_TD, given.real_T)
+                return finalize(self._tokens(prepared, given, way), prepared)
+            case PieceOfTeam(team):
+                piece = prepare_piece(given.x_TD, given.real_T, place=team.rank, team=team.size)
+                return finalize_piece(self._tokens(piece.own, given, way), piece, team)
+
+    def _tokens(self, prepared: Prepared, given: LayerInput, way: Way) -> Tensor:
+        """Return [T, D] for the tokens that were kept."""
+        applied = self._route(prepared, given, way)
         routed = applied.routed if isinstance(applied, RoutedBesideZero) else applied
         placed = remap(routed, self.state.tables.table(self.index), layer=self.index)
-        dispatched = self.exchange.dispatch(placed, view)
-        self._refuse_wrong_slots(dispatched, rank=view.rank)
-        self.state.counters.record_layer(
-            self.index, view, sent=routed.experts, received_NS=dispatched.received_NS
-        )
-        started = self.maths.clock()
-        computed = compute_grouped(
-            dispatched,
-            self.state.slots.weights(self.index),
-            activation=self.maths.activation,
-            backend=self.maths.backend,
-        )
-        self.state.counters.record_expert_time(view, seconds=self.maths.clock() - started)
-        combined = self.exchange.combine(computed)
-        y_TZ = combined.x_TZ
+        y_TZ = self._exchange(placed, way)
         if isinstance(applied, RoutedBesideZero):
             y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
         y_TD = self.weights.path.leave(y_TZ)
@@ -114,40 +143,84 @@ class MoELayer(Generic[C]):
             y_TD = y_TD + compute_dense(
                 prepared.x_TD, shared.w13_FD, shared.w2_DI, self.maths.activation
             )
-        return finalize(y_TD, prepared)
+        return y_TD
 
-    def _route(
-        self, prepared: Prepared, given: LayerInput, view: StepView
-    ) -> Routed | RoutedBesideZero:
+    def _exchange(self, placed: Placed, way: Way) -> Tensor:
+        """Bring tokens to their experts and back, and count what was sent and received."""
+        view = way.view
+        experts = _Experts(self, view)
+        passed = way.passage.run(placed, view, experts.run)
+        counters = self.state.counters
+        counters.record_layer(
+            self.index,
+            view,
+            # Of tokens that a whole team has, the first rank counts all and the others none.
+            sent=LogicalIds(placed.experts.ids_TK[: view.own_rows]),
+            received_NS=torch.stack(experts.received).sum(dim=0),
+        )
+        counters.record_overflow(view, rows=passed.overflow_rows)
+        counters.record_expert_time(view, seconds=experts.seconds)
+        return passed.x_TZ
+
+    def _route(self, prepared: Prepared, given: LayerInput, way: Way) -> Routed | RoutedBesideZero:
         kept_T = prepared.kept_T
         match given.token_ids:
             case NoTokenIds():
                 token_ids = given.token_ids
             case TokenIds(ids_T):
                 token_ids = TokenIds(ids_T[kept_T])
-        routing = self.maths.routing
+        routing, view = self.maths.routing, way.view
         choice = self.router.choose(
             RouterInput(prepared.x_TD, given.logits_TX[kept_T], token_ids), self.maths.backend
         )
+        way.recorder.record(self.index, choice.experts)
         if view.own.kind is StepKind.PROFILE:
-            first_row = sum(view.rows_N[: view.rank])
-            choice = force_balance(choice, num_experts=routing.num_experts, first_row=first_row)
+            choice = force_balance(
+                choice, num_experts=routing.num_experts, first_row=view.first_row
+            )
         return apply(routing, choice, self.weights.path.enter(prepared.x_TD))
+
+
+class _Experts:
+    """The experts of one layer in one step, and what they saw of it."""
+
+    def __init__(self, layer: MoELayer, view: StepView) -> None:
+        self._layer = layer
+        self._view = view
+        self.received: list[Tensor] = []
+        """[N, S] of each call."""
+        self.seconds = 0.0
+
+    def run(self, dispatched: Dispatched[C]) -> Computed[C]:
+        """Run every row through the expert of its slot."""
+        layer = self._layer
+        self._refuse_wrong_slots(dispatched, rank=self._view.rank)
+        self.received.append(dispatched.received_NS)
+        started = layer.maths.clock()
+        computed = compute_grouped(
+            dispatched,
+            layer.state.slots.weights(layer.index),
+            activation=layer.maths.activation,
+            backend=layer.maths.backend,
+        )
+        self.seconds += layer.maths.clock() - started
+        return computed
 
     def _refuse_wrong_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:
         """Raise EmptySlotReached or StaleTable unless each slot holds whom its rows are for."""
-        held_S = self.state.slots.held()[self.index]
+        index = self._layer.index
+        held_S = self._layer.state.slots.held()[index]
         claimed_NS = dispatched.claimed_NS.numpy()
-        wrong_NS = (claimed_NS != held_S) & (claimed_NS >= 0)
+        wrong_NS = (claimed_NS != held_S) & (claimed_NS != UNCLAIMED)
         if not wrong_NS.any():
             return
         empty_S = wrong_NS.any(axis=0) & (held_S == EMPTY)
         if empty_S.any():
             raise EmptySlotReached(
-                layer=self.index, rank=rank, local_slots=np.flatnonzero(empty_S).tolist()
+                layer=index, rank=rank, local_slots=np.flatnonzero(empty_S).tolist()
             )
         raise StaleTable(
-            layer=self.index,
+            layer=index,
             rank=rank,
             wrong=[
                 (source, slot, int(claimed_NS[source, slot]), int(held_S[slot]))

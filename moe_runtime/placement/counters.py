@@ -40,6 +40,9 @@ class CounterSnapshot:
     """Steps this rank took, by kind."""
     padding_rows: int
     """Rows left out of every count above."""
+    overflow_rows: int
+    """Rows for which a fused exchange had no place, of all ranks; computed another way, and
+    part of the load like any other."""
     expert_seconds: float
     """Time spent in the experts, in real steps."""
 
@@ -56,6 +59,7 @@ class LoadCounters:
         self._tokens_H = [0] * phases
         self._steps_G = [0] * len(StepKind)
         self._padding_rows = 0
+        self._overflow_rows = 0
         self._expert_seconds = 0.0
 
     def record_step(self, view: StepView, *, padding_rows: int) -> None:
@@ -85,6 +89,11 @@ class LoadCounters:
         if view.own.kind is StepKind.REAL:
             self._expert_seconds += seconds
 
+    def record_overflow(self, view: StepView, *, rows: int) -> None:
+        """Count rows that a fused exchange had no place for."""
+        if view.own.kind is StepKind.REAL:
+            self._overflow_rows += rows
+
     def snapshot(self) -> CounterSnapshot:
         """Copy all totals."""
         return CounterSnapshot(
@@ -94,5 +103,6 @@ class LoadCounters:
             tokens_H=np.array(self._tokens_H, dtype=np.int64),
             steps_G=np.array(self._steps_G, dtype=np.int64),
             padding_rows=self._padding_rows,
+            overflow_rows=self._overflow_rows,
             expert_seconds=self._expert_seconds,
         )

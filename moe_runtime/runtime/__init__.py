@@ -3,10 +3,24 @@
 Nothing below this package is meant to be imported from outside the runtime.
 """
 
+from moe_runtime.capture.ids import id_dtype, narrow, refuse_impossible
+from moe_runtime.capture.layouts import (
+    Concatenated,
+    OwnRows,
+    PaddedBlocks,
+    RowLayout,
+    Shards,
+    own_rows,
+)
+from moe_runtime.capture.step import Captured, CaptureSink
 from moe_runtime.contracts.errors import MoeError
 from moe_runtime.contracts.gating import Scoring, SelectorSettings
+from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.spread import OWN, OwnTokens, Replicated, Sharded, TokenSpread
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
+from moe_runtime.exchange.blocks import EVEN, EvenRows, UnevenRows
+from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
 from moe_runtime.experts.activations import (
     GELU,
@@ -32,25 +46,34 @@ from moe_runtime.routing.kinds import (
     ZeroExpertRouting,
 )
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.engine import ExchangeMode, MoeRuntime, Start
+from moe_runtime.runtime.engine import MoeRuntime, Start
 from moe_runtime.runtime.model import LatentShape, Model, StackShape
 from moe_runtime.runtime.reference import DenseReference
 from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
+from moe_runtime.runtime.traffic import ByTable, Nodes, OneNode, Traffic
 
 __all__ = [
     "EMPTY",
+    "EVEN",
     "GELU",
     "NO_TOKEN_IDS",
+    "OWN",
     "Activation",
     "Alone",
     "Batch",
     "ByGate",
     "ByLogits",
+    "ByTable",
+    "Capability",
+    "CaptureSink",
+    "Captured",
     "Chosen",
     "ClippedSwiGLU",
+    "Concatenated",
     "CounterSnapshot",
     "CustomRouting",
     "DenseReference",
+    "EvenRows",
     "ExchangeMode",
     "GELUTanh",
     "GroupPeers",
@@ -61,15 +84,25 @@ __all__ = [
     "MoeError",
     "MoeRuntime",
     "NoTokenIds",
+    "Nodes",
     "OnInputRouting",
+    "OneNode",
+    "OwnRows",
+    "OwnTokens",
     "Packing",
+    "PaddedBlocks",
     "Peers",
     "Phase",
+    "Replicated",
     "Routing",
+    "RowLayout",
     "Scoring",
     "SelectorSettings",
+    "Sharded",
+    "Shards",
     "SiTU",
     "SlotLayout",
+    "SocFamily",
     "StackShape",
     "Start",
     "Step",
@@ -79,9 +112,16 @@ __all__ = [
     "SwiGLUStep",
     "SyntheticModel",
     "TokenIds",
+    "TokenSpread",
+    "Traffic",
+    "UnevenRows",
     "WeightFormat",
     "ZeroExpertRouting",
     "activation_named",
     "digest",
+    "id_dtype",
     "logical_weights",
+    "narrow",
+    "own_rows",
+    "refuse_impossible",
 ]

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import torch
 
+from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.experts.activations import (
     GELU,
     ClippedSwiGLU,
@@ -19,7 +20,6 @@ from moe_runtime.experts.activations import (
 )
 from moe_runtime.formats.capabilities import Asked, DeviceKind, refusals
 from moe_runtime.formats.packing import WeightFormat
-from moe_runtime.runtime.engine import ExchangeMode
 
 __all__ = ["main", "table"]
 

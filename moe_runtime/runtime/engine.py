@@ -7,9 +7,9 @@ Axes    T rows   D model width   L layers   S local slots   E experts   J rows o
 """
 
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +18,16 @@ from torch import Tensor
 
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
-from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
+from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.step import StepKind
 from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
-from moe_runtime.exchange.all_gather import AllGatherExchange
-from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.experts.activations import is_limited
 from moe_runtime.formats.capabilities import Asked, DeviceKind, require
 from moe_runtime.formats.packing import Packing, pack
-from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState
+from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
@@ -36,19 +36,13 @@ from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.model import Model, StackShape
+from moe_runtime.runtime.traffic import Traffic
+from moe_runtime.runtime.ways import Ways
 
-__all__ = ["ExchangeMode", "MoeRuntime", "Start"]
-
+__all__ = ["MoeRuntime", "Start"]
 
 UNPACKED = Packing()
 """Weights as the model brings them."""
-
-
-class ExchangeMode(Enum):
-    """How tokens reach their experts; the same on all ranks of a group."""
-
-    ALL_GATHER = "all_gather"
-    ALL_TO_ALL = "all_to_all"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,12 +70,13 @@ class MoeRuntime:
         start: Start,
         *,
         peers: Peers,
-        mode: ExchangeMode,
+        mode: ExchangeMode | Traffic,
         dtype: torch.dtype = torch.float32,
         packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
-        require(_asked(shape, mode, dtype, packing))
+        for served in (mode,) if isinstance(mode, ExchangeMode) else _modes(mode):
+            require(_asked(shape, served, dtype, packing))
         held_LS = np.array(start.held_LS, dtype=np.int64)
         _check_start(shape, start, peers)
         self.model = model
@@ -103,13 +98,22 @@ class MoeRuntime:
             num_slots=self.slots.num_slots,
             num_experts=shape.num_experts,
         )
-        self._layers = self._build_layers(mode)
+        self._marks = [_mark(table) for table in self._tables.snapshot()]
+        traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
+        self._capture = traffic.capture
+        coder = FormCoder(CpuBackend(), packing.format.rows)
+        self._ways = Ways(peers, self.layout, shape, traffic, coder)
+        self._ways.check()
+        state = RankState(self.slots, self._tables, self._counters)
+        self._layers = _layers(model, state, dtype)
 
     def forward(self, batch: Batch) -> Tensor:
         """Run one step: [T, D]; padding rows come back as they were given.
 
         Collective: every rank of the group calls it for every step, with a dummy batch if it has
-        nothing to do. One collective, and 2 (AllGather) or 3 (All2All) for each layer.
+        nothing to do. One collective, and for each layer 2 (AllGather, MC2), 3 (All2All), 4
+        (hierarchical MC2) or 5 (fused MC2); one more where pieces of a team's tokens are gathered,
+        and one for captured ids that lie over a team.
 
         Raises ShapeMismatch, MissingTokenIds and TokenIdOutOfRange, before the group hears of the
         step, if the batch does not fit the model, and what the stages raise; after an
@@ -117,8 +121,12 @@ class MoeRuntime:
         """
         _check_batch(self.model.shape, batch)
         num_real = int(batch.real_T.sum())
-        view = announce(self._peers, batch.step, num_rows=num_real)
-        self._counters.record_step(view, padding_rows=batch.x_TD.shape[0] - num_real)
+        announced = announce(
+            self._peers, batch.step, num_rows=num_real, tables_mark=_mark(self._marks)
+        )
+        recorder = NO_CAPTURE if self._capture is None else self._recorder()
+        way = self._ways.way(announced, recorder)
+        self._counters.record_step(way.view, padding_rows=batch.x_TD.shape[0] - num_real)
         x_TD = batch.x_TD.to(self._dtype)
         for layer in self._layers:
             normed_TD = rms_norm(x_TD)
@@ -128,7 +136,9 @@ class MoeRuntime:
                 case ByLogits(logits_LTE):
                     logits_TX = logits_LTE[layer.index]
             given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids)
-            x_TD = x_TD + layer.forward(given, view)
+            x_TD = x_TD + layer.forward(given, way)
+        if isinstance(recorder, StepRecorder):
+            self._hand_on(recorder, way)
         return x_TD
 
     def install(self, layer: int, installs: Sequence[Install], held_S: npt.ArrayLike) -> None:
@@ -150,6 +160,7 @@ class MoeRuntime:
         self._tables.check(layer, table)
         self._check_own(layer, table)
         self._tables.set(layer, table)
+        self._marks[layer] = _mark(table)
 
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each of this rank's slots, or -1."""
@@ -198,29 +209,37 @@ class MoeRuntime:
                 "that do not hold them",
             )
 
-    def _build_layers(
-        self, mode: ExchangeMode
-    ) -> tuple[MoELayer[AllGatherCarry] | MoELayer[AllToAllCarry], ...]:
-        shape, backend = self.model.shape, CpuBackend()
-        maths = LayerMaths(shape.selector, shape.activation, backend, time.perf_counter)
-        state = RankState(self.slots, self._tables, self._counters)
-        parts = [self.model.layer(layer, self._dtype) for layer in range(shape.num_layers)]
-        coder = FormCoder(backend, self._packing.format.rows)
-        path = GatingPath.FUSED_WHERE_LEGAL
-        bound = [(w, bind(shape.selector, w.router, path=path)) for w in parts]
-        match mode:
-            case ExchangeMode.ALL_GATHER:
-                gather = AllGatherExchange(self._peers, self.layout, backend, coder)
-                return tuple(
-                    MoELayer(i, w, router, maths, gather, state)
-                    for i, (w, router) in enumerate(bound)
-                )
-            case ExchangeMode.ALL_TO_ALL:
-                direct = AllToAllExchange(self._peers, self.layout, backend, coder)
-                return tuple(
-                    MoELayer(i, w, router, maths, direct, state)
-                    for i, (w, router) in enumerate(bound)
-                )
+    def _recorder(self) -> StepRecorder:
+        shape = self.model.shape
+        return StepRecorder(num_layers=shape.num_layers, num_experts=shape.num_candidates)
+
+    def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
+        """Give the sink what was captured, if its tokens were asked for by anyone."""
+        ids_TLK = self._ways.captured_over_team(recorder.ids(), way)
+        if self._capture is not None and way.view.own.kind is StepKind.REAL:
+            self._capture.take(Captured(ids_TLK))
+
+
+def _layers(model: Model, state: RankState, dtype: torch.dtype) -> tuple[MoELayer, ...]:
+    shape = model.shape
+    maths = LayerMaths(shape.selector, shape.activation, CpuBackend(), time.perf_counter)
+    parts = [model.layer(layer, dtype) for layer in range(shape.num_layers)]
+    path = GatingPath.FUSED_WHERE_LEGAL
+    return tuple(
+        MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
+        for i, w in enumerate(parts)
+    )
+
+
+def _mark(numbers: npt.ArrayLike) -> int:
+    """Return a fingerprint of integers, the same on every rank."""
+    return zlib.crc32(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
+
+
+def _modes(traffic: Traffic) -> tuple[ExchangeMode, ...]:
+    """Return every mode that may be chosen; a table of the step's own may choose any."""
+    mode = traffic.mode
+    return (mode,) if isinstance(mode, ExchangeMode) else tuple(ExchangeMode)
 
 
 def _asked(shape: StackShape, mode: ExchangeMode, dtype: torch.dtype, packing: Packing) -> Asked:

@@ -12,6 +12,7 @@ from eplb_service.domain.metric_names import METRICS, OPT_IN
 from eplb_service.settings.settings import Settings
 from tests.architecture.sources import text_of
 from worker_agent.settings.settings import AgentSettings
+from worker_agent.settings.vllm import VllmSettings
 
 PAGE = Path("docs/settings.md")
 WORDED = {"endpoint": "required", "node": "the host's name"}
@@ -58,6 +59,11 @@ def test_every_setting_of_the_controller_is_told_with_its_default() -> None:
 def test_every_setting_of_the_agent_is_told_with_its_default() -> None:
     told = {row[0].strip("`"): row[1] for row in rows(section(PAGE, "The agent"))}
     assert told == {**dict(leaves(AgentSettings(endpoint="here:1"))), **WORDED}
+
+
+def test_every_setting_of_the_vllm_plugin_is_told_with_its_default() -> None:
+    told = {row[0].strip("`"): row[1] for row in rows(section(PAGE, "The vLLM plugin"))}
+    assert told == dict(leaves(VllmSettings()))
 
 
 def test_every_metric_is_told_with_its_type_and_labels() -> None:

@@ -7,7 +7,7 @@ from tests.architecture.sources import GENERATED, ROOT, python_files, repository
 
 VAGUE = {"utils", "util", "common", "helpers", "helper", "misc"}
 CODE_SUFFIXES = {".py", ".pyi", ".proto", ".toml", ".sh", ".yaml", ".yml", ".cfg", ".txt"}
-DATA_SUFFIXES = {".binpb", ".npz", ".npy", ".png"}
+DATA_SUFFIXES = {".binpb", ".npz", ".npy", ".png", ".gz"}
 CODE_NAMES = {"Makefile", "run", "lo-only"}
 HOME = re.compile(r"(?<![\w.])/(?:home|Users|root)/\w+")
 REGISTRY = re.compile(r"https?://[^ /\"]*(?:py[p]i|pythonhosted|np[m]|debia[n])", re.IGNORECASE)

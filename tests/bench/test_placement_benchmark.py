@@ -166,7 +166,7 @@ def test_every_policy_that_fits_gets_a_row_per_window(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["--policy", "swift"], "no policy is named 'swift'"),
+        (["--policy", "swifter"], "no policy is named 'swifter'"),
         (["--shape", "dsv4"], "there is no 'dsv4'; there are: dsv3-ep32"),
         (["--scenario", "calm"], "there is no 'calm'; there are: steady"),
         (["--windows", "0"], "0 windows; expected one or more"),

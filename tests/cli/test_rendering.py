@@ -119,6 +119,7 @@ def test_a_deployment_in_trouble_says_all_of_it() -> None:
                      rank 1 on node-b   away   epoch 40   serving   last report no data
         window       600 steps   coverage 0.50   newest report 0.4s ago   3 refused
         imbalance    mean 3.50   worst 4.20 (layer 0)
+        shares       revision 2   imbalance 1.31 to 1.02 predicted   1.03 measured since
         plan         7f3a running   wave 1 of 3 settled   the next is moving
         halt         2: slot digest
         frozen       until 2001-09-09 01:46:40Z by ada: audit

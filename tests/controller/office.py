@@ -111,7 +111,7 @@ class Office:
                         received=np.ascontiguousarray(total[:, layout.slots_of(rank)]),
                         sent_total=copies,
                         sent=SentCounts(NO_IDS, NO_IDS, NO_COUNTS),
-                        steps=_steps(step, int(copies[0]) // TOP_K),
+                        steps=step_counts(step, int(copies[0]) // TOP_K),
                     )
                 )
 
@@ -125,7 +125,7 @@ class Office:
             agree(self.ranks)
 
 
-def _steps(step: int, tokens: int) -> StepCounts:
+def step_counts(step: int, tokens: int) -> StepCounts:
     return StepCounts(
         real=step,
         dummy=0,

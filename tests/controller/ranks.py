@@ -7,9 +7,9 @@ tested is the controller.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from eplb_service.domain.ids import Incarnation
+from eplb_service.domain.ids import Incarnation, IntArray
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.shares import Ownership
+from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.agreement import reduce_ballots
 from eplb_service.protocol.messages import (
@@ -26,6 +26,7 @@ from eplb_service.protocol.messages import (
 from eplb_service.protocol.rank import step
 from eplb_service.protocol.rank_state import (
     Agreed,
+    ApplyShares,
     Audit,
     Audited,
     BeginRound,
@@ -51,6 +52,8 @@ class FakeRank:
     placement: Placement
     told: list[Down] = field(default_factory=list[Down])
     words: list[Word] = field(default_factory=list[Word])
+    tables: list[IntArray] = field(default_factory=list[IntArray])
+    """[L, E, J] dispatch tables of the revisions that it applied, oldest first."""
     is_open: bool = True
     close_reason: str = ""
 
@@ -64,6 +67,12 @@ class FakeRank:
                 self.feed(message)
             case Welcome() | ReportAck():
                 pass
+
+    @property
+    def table(self) -> IntArray:
+        """[L, E, J] what it dispatches by."""
+        even = even_shares(self.placement, Ownership.OWN).table_of(self.hello.profile.rank)
+        return self.tables[-1] if self.tables else even
 
     def close(self, reason: str) -> None:
         """Close the stream, as an Outbox."""
@@ -82,6 +91,9 @@ class FakeRank:
                     assert order.content.num_rounds >= number
                 case Switch(order, _):
                     self.placement = order.content.apply(self.placement)
+                    self.tables.clear()
+                case ApplyShares(_, shares):
+                    self.tables.append(shares.table_of(0))
                 case Audit(number):
                     self.feed(Audited(number, is_clean=True, text=""))
                 case _:

@@ -23,6 +23,7 @@ def record(step: int, **changes: float) -> StepRecord:
         late_s=changes.get("late_s", 0.0),
         seconds=changes.get("seconds", 0.1),
         epoch=int(changes.get("epoch", 0)),
+        revision=int(changes.get("revision", 0)),
         is_migrating=bool(changes.get("is_migrating", 0)),
         load=(int(changes.get("load", 10)),),
         num_installed=int(changes.get("num_installed", 0)),
@@ -108,7 +109,10 @@ def test_missed_steps_are_those_beyond_the_paired_run_and_never_negative() -> No
 def test_the_summary_has_every_key_and_counts_what_was_installed(tmp_path: Path) -> None:
     hot = [record(step, load=30) for step in range(3)]
     cold = [record(step, load=10) for step in range(3)]
-    moved = [record(step, load=20, num_installed=step, epoch=step) for step in range(3)]
+    moved = [
+        record(step, load=20, num_installed=step, epoch=step, revision=step > 0)
+        for step in range(3)
+    ]
     summary = summarise(
         run=ledger_of(moved, moved), paired=ledger_of(hot, cold), plans=[PLAN], bytes_per_expert=100
     )
@@ -119,6 +123,9 @@ def test_the_summary_has_every_key_and_counts_what_was_installed(tmp_path: Path)
     want = {
         "imbalance_before": 1.5,
         "imbalance_after": 1.0,
+        "imbalance_after_shares": 1.0,
+        "moves_weights": 6,
+        "maps_only_plans": 2,
         "steps": 3,
         "steps_checked": 3,
         "steps_wrong": 0,
@@ -145,6 +152,7 @@ def test_wrong_unchecked_and_unmoved_runs_are_complained_of() -> None:
         "2 of 3 steps of the run were checked",
         "3 steps of the paired run had wrong outputs",
         "no plan was carried out",
+        "no shares were set",
     ]
 
 

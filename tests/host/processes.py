@@ -103,7 +103,7 @@ class Command:
 def service(log: Path, *words: str) -> Generator[Command]:
     """Run `eplb-service`; at the end it and all that it started are ended by their pids."""
     command = [sys.executable, "-m", "eplb_service.host.main", *words]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    environment = {"RAY_AUTH_MODE": "disabled", **os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command,

@@ -29,7 +29,7 @@ def layers_of(*layers: Ranks, num_experts: int) -> Placement:
 
 def heat_from(tokens: Sequence[Sequence[float]], *, num_steps: int = 100) -> Heat:
     counts = np.array(tokens, dtype=np.float64)
-    return Heat(counts, None, num_steps, 1.0, np.zeros((0, *counts.shape)))
+    return Heat(counts, None, num_steps, 1.0)
 
 
 def by_policy(name: str, *, max_moves: int | None = None, is_forced: bool = True) -> ByPolicy:

@@ -178,7 +178,7 @@ def test_a_policy_that_fails_is_named_and_nothing_of_its_proposal_is_used(
 
 def test_an_unknown_policy_is_no_planner_failure() -> None:
     with pytest.raises(UnknownPolicy, match="there are: static"):
-        draft(task_of(CURRENT, HEAT, "swift"))
+        draft(task_of(CURRENT, HEAT, "swifter"))
 
 
 def test_a_policy_that_does_not_fit_gives_way_with_a_note_unless_it_was_forced() -> None:

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout
-from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
+from eplb_service.domain.placement import Placement, initial_placement
 from eplb_service.domain.rules import violations
 from eplb_service.policies.connected import connected
-from eplb_service.policies.joining import join
+from eplb_service.policies.kernels.library import packed
 from eplb_service.policies.replicas import num_components
 from eplb_service.policies.request import PolicyRequest, even_split
 from eplb_service.policies.split import exact_split, split_imbalance
@@ -39,6 +39,11 @@ def skewed(num_layers: int, num_experts: int, *, seed: int = 0) -> FloatArray:
     return 1e4 * np.random.default_rng(seed).lognormal(0, 0.8, (num_layers, num_experts))
 
 
+def joined(heat: FloatArray, layout: SlotLayout) -> Placement:
+    sizes = np.tile(np.array(layout.slots_per_rank), (len(heat), 1))
+    return Placement(packed(sizes, heat, is_joined=True).astype(np.int32), heat.shape[1], layout)
+
+
 @pytest.mark.parametrize(
     ("num_experts", "slots", "num_ranks"),
     [(64, 9, 8), (64, 10, 8), (57, 8, 8), (10, 4, 4), (29, 4, 10), (128, 10, 16)],
@@ -49,8 +54,7 @@ def test_one_spare_slot_per_rank_less_one_joins_all_ranks(
     layout = SlotLayout((slots,) * num_ranks)
     flat = initial_placement(num_layers=6, num_experts=num_experts, layout=layout)
     heat = skewed(6, num_experts)
-    rows = join(heat, np.full((6, num_ranks), slots))
-    drawn = placement_from_ranks(rows, num_experts=num_experts)
+    drawn = joined(heat, layout)
     assert layout.num_slots - num_experts >= num_ranks - 1
     assert not violations(drawn)
     assert (num_components(drawn) == 1).all()
@@ -59,7 +63,7 @@ def test_one_spare_slot_per_rank_less_one_joins_all_ranks(
 
 def test_with_fewer_spare_slots_as_many_ranks_are_joined_as_can_be() -> None:
     heat = skewed(5, 61)
-    drawn = placement_from_ranks(join(heat, np.full((5, 8), 8)), num_experts=61)
+    drawn = joined(heat, SlotLayout((8,) * 8))
     assert (num_components(drawn) == 8 - 3).all()
 
 
@@ -71,7 +75,7 @@ def test_a_connected_layer_is_repaired_with_a_few_moves() -> None:
     changed = heat * np.random.default_rng(4).lognormal(0, 0.35, heat.shape)
     assert best(changed, settled).max() > 1.03
     repaired = connected(request_of(settled, changed))
-    assert best(changed, repaired).max() <= 1.0225
+    assert best(changed, repaired).max() <= 1.02
     assert 0 < (repaired.phy2log != settled.phy2log).sum() <= 40
     assert not violations(repaired)
     again = connected(request_of(repaired, changed))

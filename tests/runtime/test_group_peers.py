@@ -4,7 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from moe_runtime.contracts.errors import ExchangeFailed, ExchangeLate
+from moe_runtime.contracts.errors import ExchangeFailed
+from moe_runtime.contracts.exchange_errors import ExchangeLate
 from moe_runtime.contracts.torch_calls import new_group
 from moe_runtime.exchange.peers import GroupPeers
 from moe_runtime.exchange.team import TeamPeers

@@ -127,10 +127,18 @@ def test_a_token_sent_to_a_wrong_expert_is_off_by_more_than_one(mode: ExchangeMo
     layout = random_layout(shape, (4, 4), seed=3)
     run = Run(shape, layout, mode, (40, 0))
     foreign = int(layout.phy2log_LP[0, 4])
-    other = layout.slots.base(1) + 1
-    layout.tables_NLEJ[0, 0, foreign] = other  # rank 0 cannot see what rank 1's slots hold
+    layout.tables_NLEJ[:, 0, foreign] = 4
 
-    outcomes = run_threads(lambda peers: serve(peers, run), num_ranks=2)
+    def serve_wrong(peers: Peers) -> Outcome:
+        start = layout.start(peers.rank)
+        runtime = MoeRuntime(SyntheticModel(shape), start, peers=peers, mode=mode)
+        if peers.rank == 1:
+            other = runtime.slots.expert_tensors(0, 1)
+            for name, tensor in runtime.slots.expert_tensors(0, 0).items():
+                tensor.copy_(other[name])
+        return Outcome(runtime.forward(batch(run, peers.rank)), runtime.counters())
+
+    outcomes = run_threads(serve_wrong, num_ranks=2)
 
     sent_E = np.sum([o.counters.sent_HLE for o in outcomes], axis=0)[Phase.DECODE, 0]
     reference = DenseReference(SyntheticModel(shape)).forward(batch(run, 0).x_TD, ByGate())

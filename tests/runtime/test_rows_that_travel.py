@@ -12,7 +12,7 @@ from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.backends.cpu_rows import dequantise
 from moe_runtime.contracts.errors import StaleTable, UnreadableRows
-from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+from moe_runtime.contracts.ids import SEVERAL, UNCLAIMED, LogicalIds, PhysicalIds
 from moe_runtime.contracts.rows import Int8Rows, RowForm
 from moe_runtime.contracts.stages import Dispatched, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind
@@ -21,6 +21,7 @@ from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.parcels import pack
 from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.exchange.places import claims
 from moe_runtime.experts.activations import SwiGLU
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.placement.maps import SlotLayout
@@ -90,6 +91,11 @@ def test_experts_that_cannot_read_quantised_rows_say_so() -> None:
             activation=SwiGLU(),
             backend=CpuBackend(),
         )
+
+
+def test_what_a_slot_is_taken_for_is_told_where_experts_disagree_too() -> None:
+    slots, experts = torch.tensor([2, 0, 2, -1, 3]), torch.tensor([7, 5, 6, 9, 1])
+    assert claims(slots, experts, 4).numpy().tolist() == [5, UNCLAIMED, SEVERAL, 1]
 
 
 @pytest.mark.parametrize("mode", ExchangeMode)

@@ -16,10 +16,10 @@ def refusal(text: str) -> str:
     return str(refused.value)
 
 
-def test_only_gates_and_budgets_can_be_changed() -> None:
+def test_only_gates_budgets_and_shares_can_be_changed() -> None:
     names = Settings().overridable()
     assert names["budget.max_moves"] == "512"
-    assert {name.partition(".")[0] for name in names} <= {"budget", "gates"}
+    assert {name.partition(".")[0] for name in names} <= {"budget", "gates", "shares"}
 
 
 def test_overrides_are_taken_and_seen() -> None:

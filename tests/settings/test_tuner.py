@@ -9,7 +9,7 @@ from eplb_service.controller.tuning import Tuner
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
-from eplb_service.settings import GateSettings, Settings, SettingsTuner
+from eplb_service.settings import GateSettings, Settings, SettingsTuner, ShareSettings
 
 
 @pytest.fixture
@@ -51,5 +51,6 @@ def test_null_takes_an_override_back(tuner: Tuner) -> None:
 
 def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
     sections = {name.partition(".")[0] for name in tuner.shown("{}")}
-    assert sections == {"budget", "gates"}
-    assert len(tuner.shown("{}")) == len(GateSettings.model_fields) + 3
+    assert sections == {"budget", "gates", "shares"}
+    num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 3
+    assert len(tuner.shown("{}")) == num_listed

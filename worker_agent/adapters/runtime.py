@@ -3,28 +3,82 @@
 Axes    L layers   S local slots   E experts   J table rows   H phases
 """
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from eplb_service.domain.deployment import ModelShape
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement
+from eplb_service.domain.shares import Ownership
 from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
-from moe_runtime.runtime import Install, MoeRuntime, StepKind, digest
+from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, digest
+from moe_runtime.runtime import SlotLayout as RuntimeLayout
 from worker_agent.adapters.memory import DigestBook
 from worker_agent.ports.engine import Counters, StepTotals
 
 Runtime: TypeAlias = MoeRuntime
 
 
+class Slots(Protocol):
+    """Slots and staging rows of one rank."""
+
+    num_slots: int
+    staging_rows: int
+
+    def expert_tensors(self, layer: int, local_slot: int) -> dict[str, Tensor]:
+        """Return views onto the live memory of one slot."""
+        ...
+
+    def staging_tensors(self, row: int) -> dict[str, Tensor]:
+        """Return views onto one staging row."""
+        ...
+
+
+class Served(Protocol):
+    """What any front door of the runtime has: one rank's layers, whose experts can be moved."""
+
+    @property
+    def layout(self) -> RuntimeLayout:
+        """How many slots each rank has."""
+        ...
+
+    @property
+    def slots(self) -> Slots:
+        """The slots of this rank."""
+        ...
+
+    def install(self, layer: int, installs: Sequence[Install], held: npt.ArrayLike, /) -> None:
+        """Copy staged experts into slots of one layer."""
+        ...
+
+    def set_table(self, layer: int, table: npt.ArrayLike, /) -> None:
+        """Replace one layer's dispatch table."""
+        ...
+
+    def held(self) -> npt.NDArray[np.int64]:
+        """Return [L, S]."""
+        ...
+
+    def tables(self) -> npt.NDArray[np.int64]:
+        """Return [L, E, J]."""
+        ...
+
+    def counters(self) -> CounterSnapshot:
+        """Return a copy of all load totals."""
+        ...
+
+
 class RuntimeMemory:
     """Meets ExpertMemory."""
 
-    def __init__(self, runtime: MoeRuntime) -> None:
+    def __init__(self, runtime: Served) -> None:
         self._slots = runtime.slots
 
     def slot(self, layer: int, local_slot: int) -> Mapping[str, Tensor]:
@@ -40,10 +94,10 @@ class RuntimeMemory:
         return digest(tensors)
 
 
-class RuntimeEngine:
-    """Meets EnginePort."""
+class SlotsEngine(ABC):
+    """Meets EnginePort but for where weights come from at a start, which is the subclass's."""
 
-    def __init__(self, runtime: MoeRuntime, book: DigestBook, *, rank: int) -> None:
+    def __init__(self, runtime: Served, book: DigestBook, *, rank: int) -> None:
         self._runtime = runtime
         self._book = book
         self._rank = rank
@@ -51,12 +105,9 @@ class RuntimeEngine:
         self._layout = SlotLayout(runtime.layout.slots_per_rank)
         self.staging_rows = runtime.slots.staging_rows
 
+    @abstractmethod
     def load(self, placement: Placement, table: IntArray) -> None:
-        """Put a placement in use before the first step, from the model's own weights."""
-        own = placement.phy2log[:, placement.layout.slots_of(self._rank)]
-        for layer, wanted in enumerate(own):
-            self._load_layer(layer, wanted)
-            self._runtime.set_table(layer, table[layer])
+        """Put a placement in use before the first step."""
 
     def switch(self, order: Order) -> None:
         """Install the order's staged experts and set its tables, for all its layers."""
@@ -106,6 +157,21 @@ class RuntimeEngine:
         for local_slot in np.flatnonzero(held == EMPTY).tolist():
             self._book.empty(layer, local_slot)
 
+
+class RuntimeEngine(SlotsEngine):
+    """An engine that can make any of its model's experts itself."""
+
+    def __init__(self, runtime: MoeRuntime, book: DigestBook, *, rank: int) -> None:
+        super().__init__(runtime, book, rank=rank)
+        self._source = runtime
+
+    def load(self, placement: Placement, table: IntArray) -> None:
+        """Put a placement in use before the first step, from the model's own weights."""
+        own = placement.phy2log[:, placement.layout.slots_of(self._rank)]
+        for layer, wanted in enumerate(own):
+            self._load_layer(layer, wanted)
+            self._runtime.set_table(layer, table[layer])
+
     def _load_layer(self, layer: int, wanted: IntArray) -> None:
         """Bring one layer's slots to their new content, one staging row at a time."""
         held = self._runtime.held()[layer]
@@ -120,25 +186,50 @@ class RuntimeEngine:
 
     def _stage(self, layer: int, expert: int) -> None:
         staging = self._runtime.slots.staging_tensors(0)
-        for name, stack in self._runtime.expert(layer, expert).named().items():
+        for name, stack in self._source.expert(layer, expert).named().items():
             staging[name].copy_(stack[0])
 
 
-def served_by(runtime: MoeRuntime, phy2log: IntArray) -> Placement:
-    """Return the placement of a runtime whose group holds `phy2log`: [L, P]."""
-    return Placement(
-        phy2log, runtime.model.shape.num_experts, SlotLayout(runtime.layout.slots_per_rank)
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank of an engine, as an agent is attached to it."""
+
+    runtime: Served
+    num_layers: int
+    num_experts: int
+    top_k: int
+    bytes_per_expert: int
+    engine: Callable[[DigestBook, int], SlotsEngine]
+    """Makes the engine, from a book and the rank's number."""
+    adapter: str = "moe_runtime"
+    ownership: Ownership = Ownership.OWN
+
+
+def seat_of(runtime: MoeRuntime) -> Seat:
+    """Return the seat of our own engine."""
+    shape = runtime.model.shape
+    expert = runtime.expert(0, 0).named()
+    return Seat(
+        runtime,
+        num_layers=shape.num_layers,
+        num_experts=shape.num_experts,
+        top_k=shape.selector.top_k,
+        bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
+        engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
     )
 
 
-def shape_of(runtime: MoeRuntime, *, model_layers: tuple[int, ...]) -> ModelShape:
-    """Return what the runtime's model is, as its deployment tells it."""
-    shape = runtime.model.shape
-    expert = runtime.expert(0, 0).named()
+def served_by(seat: Seat, phy2log: IntArray) -> Placement:
+    """Return the placement of a seat whose group holds `phy2log`: [L, P]."""
+    return Placement(phy2log, seat.num_experts, SlotLayout(seat.runtime.layout.slots_per_rank))
+
+
+def shape_of(seat: Seat, *, model_layers: tuple[int, ...]) -> ModelShape:
+    """Return what the seat's model is, as its deployment tells it."""
     return ModelShape(
         layers=model_layers,
-        num_experts=shape.num_experts,
+        num_experts=seat.num_experts,
         num_shared=0,
-        top_k=shape.selector.top_k,
-        bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
+        top_k=seat.top_k,
+        bytes_per_expert=seat.bytes_per_expert,
     )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eplb_service.clock import Clock
-from eplb_service.domain.ids import Epoch
+from eplb_service.domain.ids import Epoch, Revision
 from eplb_service.protocol.messages import RankPhase
 from worker_agent.agent.loop import Agent
 from worker_agent.applier.applier import Applier
@@ -18,6 +18,8 @@ class HookState:
     """What is served, as of the last before_step."""
 
     epoch: Epoch
+    revision: Revision
+    """Of the shares; 0 where they are even."""
     step: int
     """Of the last before_step; -1 before the first."""
     is_migrating: bool
@@ -72,6 +74,7 @@ class StepHook:
         status = self._parts.desk.snapshot.status
         return HookState(
             epoch=status.served.epoch,
+            revision=status.served.revision,
             step=self._step,
             is_migrating=status.phase is not RankPhase.SERVING,
             is_halted=status.halt.is_active,

@@ -22,7 +22,13 @@ from eplb_service.domain.ids import (
 )
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import require_fit, require_sound
-from eplb_service.domain.shares import ShareName, Shares, dispatch_violations, table_digest
+from eplb_service.domain.shares import (
+    Ownership,
+    ShareName,
+    Shares,
+    dispatch_violations,
+    table_digest,
+)
 from eplb_service.protocol.attach import Loaded, placement_to_load, require_same
 from eplb_service.protocol.messages import Welcome
 from worker_agent.ports.engine import EnginePort
@@ -93,15 +99,34 @@ def gather_columns(group: GroupPort, own: IntArray, *, num_columns: int, base: i
     return heard.reshape(whole.shape).astype(np.int32)
 
 
-def shares_digest(tables: Sequence[Digest]) -> Digest:
-    """Fingerprint of all ranks' dispatch tables, as a wave names those that it brings."""
-    return digest_of((array_bytes(np.array(tables, dtype=np.int64)),))
+def shares_digest(tables: Sequence[Digest], ownership: Ownership = Ownership.OWN) -> Digest:
+    """Fingerprint of all ranks' dispatch tables, as a wave names those that it brings.
+
+    Where tokens are replicated there is one table for all ranks.
+    """
+    named = tables[:1] if ownership is Ownership.REPLICATED else tables
+    return digest_of((array_bytes(np.array(named, dtype=np.int64)),))
 
 
-def initial_serving(group: GroupPort, placement: Placement, table: IntArray) -> Serving:
-    """Name what the engine serves by itself: epoch 0, revision 0. Collective."""
+def initial_serving(
+    group: GroupPort,
+    placement: Placement,
+    table: IntArray,
+    *,
+    ownership: Ownership = Ownership.OWN,
+) -> Serving:
+    """Name what the engine serves by itself: epoch 0, revision 0. Collective.
+
+    Raises AttachRefused if ranks whose tokens are replicated have different tables.
+    """
     tables = [Digest(row[0]) for row in gather(group, (table_digest(table),))]
-    name = ShareName(Epoch(0), placement.digest(), Revision(0), shares_digest(tables))
+    if ownership is Ownership.REPLICATED and len(set(tables)) > 1:
+        raise AttachRefused(
+            "ranks that hold the same tokens came with different dispatch tables, so a token would "
+            "be computed twice or never; no step runs, start the group again"
+        )
+    digest = shares_digest(tables, ownership)
+    name = ShareName(Epoch(0), placement.digest(), Revision(0), digest)
     return Serving(name, placement, table)
 
 
@@ -128,14 +153,19 @@ def offer_of(
 
 
 def load_together(
-    group: GroupPort, engine: EnginePort, initial: Serving, offer: Offer | None
+    group: GroupPort,
+    engine: EnginePort,
+    initial: Serving,
+    offer: Offer | None,
+    *,
+    ownership: Ownership = Ownership.OWN,
 ) -> Serving:
     """Load what all ranks were offered, or else leave all at the initial. Collective."""
     told = (NO_OFFER, 0, 0)
     if offer is not None:
         told = (offer.epoch, offer.placement.digest(), table_digest(offer.table))
     heard = gather(group, told)
-    shares = shares_digest([Digest(row[2]) for row in heard])
+    shares = shares_digest([Digest(row[2]) for row in heard], ownership)
     offered = [
         None
         if row[0] == NO_OFFER

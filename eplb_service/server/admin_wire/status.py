@@ -4,12 +4,14 @@ from eplb.v1 import admin_pb2
 
 from eplb_service.controller.records import Freeze
 from eplb_service.controller.views import (
+    NO_SHARES,
     HeatView,
     ImbalanceView,
     OperationView,
     PlanningView,
     RankView,
     RunningView,
+    SharesView,
     StatusView,
     WindowView,
 )
@@ -34,6 +36,12 @@ def encode_status(view: StatusView) -> admin_pb2.DeploymentStatus:
             worst_layer=view.imbalance.worst_layer,
         ),
         operation=_encode_operation(view.operation),
+        shares=admin_pb2.SharesView(
+            num_revisions=view.shares.num_revisions,
+            before=view.shares.before,
+            predicted=view.shares.predicted,
+            measured=view.shares.measured,
+        ),
     )
 
 
@@ -51,7 +59,12 @@ def decode_status(message: admin_pb2.DeploymentStatus) -> StatusView:
         window=_decode_window(message.window),
         imbalance=ImbalanceView(imbalance.mean, imbalance.worst, imbalance.worst_layer),
         operation=_decode_operation(message.operation),
+        shares=_decode_shares(message.shares) if message.HasField("shares") else NO_SHARES,
     )
+
+
+def _decode_shares(message: admin_pb2.SharesView) -> SharesView:
+    return SharesView(message.num_revisions, message.before, message.predicted, message.measured)
 
 
 def encode_heat(view: HeatView) -> admin_pb2.HeatResponse:

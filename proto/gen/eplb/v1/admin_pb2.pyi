@@ -575,6 +575,7 @@ class DeploymentStatus(google.protobuf.message.Message):
     WINDOW_FIELD_NUMBER: builtins.int
     IMBALANCE_FIELD_NUMBER: builtins.int
     OPERATION_FIELD_NUMBER: builtins.int
+    SHARES_FIELD_NUMBER: builtins.int
     deployment: builtins.str
     """Name."""
     epoch: builtins.int
@@ -601,6 +602,10 @@ class DeploymentStatus(google.protobuf.message.Message):
     def operation(self) -> Global___OperationView:
         """What is allowed and what runs."""
 
+    @property
+    def shares(self) -> Global___SharesView:
+        """Its shares; absent from a controller that sets none."""
+
     def __init__(
         self,
         *,
@@ -613,11 +618,44 @@ class DeploymentStatus(google.protobuf.message.Message):
         window: Global___WindowView | None = ...,
         imbalance: Global___ImbalanceView | None = ...,
         operation: Global___OperationView | None = ...,
+        shares: Global___SharesView | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["imbalance", b"imbalance", "operation", b"operation", "window", b"window"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deployment", b"deployment", "epoch", b"epoch", "generation", b"generation", "imbalance", b"imbalance", "operation", b"operation", "ranks", b"ranks", "revision", b"revision", "settled_age_s", b"settled_age_s", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["imbalance", b"imbalance", "operation", b"operation", "shares", b"shares", "window", b"window"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["deployment", b"deployment", "epoch", b"epoch", "generation", b"generation", "imbalance", b"imbalance", "operation", b"operation", "ranks", b"ranks", "revision", b"revision", "settled_age_s", b"settled_age_s", "shares", b"shares", "window", b"window"]) -> None: ...
 
 Global___DeploymentStatus: typing_extensions.TypeAlias = DeploymentStatus
+
+@typing.final
+class SharesView(google.protobuf.message.Message):
+    """The shares that ranks use, and what they were to bring."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUM_REVISIONS_FIELD_NUMBER: builtins.int
+    BEFORE_FIELD_NUMBER: builtins.int
+    PREDICTED_FIELD_NUMBER: builtins.int
+    MEASURED_FIELD_NUMBER: builtins.int
+    num_revisions: builtins.int
+    """Revisions that came into use since the controller started."""
+    before: builtins.float
+    """Imbalance predicted for the load before the revision, under the tables before it; NaN while
+    shares are even or not this controller's.
+    """
+    predicted: builtins.float
+    """Imbalance that the revision in use promised; NaN as above."""
+    measured: builtins.float
+    """Imbalance measured since it is in use; NaN until enough was counted."""
+    def __init__(
+        self,
+        *,
+        num_revisions: builtins.int = ...,
+        before: builtins.float = ...,
+        predicted: builtins.float = ...,
+        measured: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "measured", b"measured", "num_revisions", b"num_revisions", "predicted", b"predicted"]) -> None: ...
+
+Global___SharesView: typing_extensions.TypeAlias = SharesView
 
 @typing.final
 class RankView(google.protobuf.message.Message):
@@ -1261,7 +1299,7 @@ class HistoryEntry(google.protobuf.message.Message):
     at_s: builtins.float
     """Unix time, seconds."""
     kind: builtins.str
-    """plan, wave, freeze, unfreeze, halt, resume, config, import, failure."""
+    """plan, wave, shares, freeze, unfreeze, halt, resume, config, import, failure."""
     plan_id: builtins.str
     """Plan concerned; empty where none is."""
     epoch: builtins.int

@@ -1,0 +1,142 @@
+"""The compiled loops of kernels.c, with types; built when the package is installed.
+
+Loads are in mean loads of a rank. `rows` are the routed expert of each slot, -1 for a slot that
+routes nothing; `begin` is the first slot of each rank, and the number of slots.
+
+Axes    L layers   P slots   N ranks   E experts
+"""
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eplb_service.domain.errors import InvalidSettings
+from eplb_service.domain.ids import FloatArray
+
+__all__ = ["Limits", "Numbers", "best_level", "num_parts", "packed", "repaired"]
+
+Numbers = NDArray[np.int64]
+_Array = Numbers | FloatArray
+_PLACE = f"{__package__}._loops"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a repair aims at."""
+
+    act_above: float
+    """Peak from which a layer is worth moves."""
+    repair_to: float
+    """Peak at which repairing stops."""
+    even_cap: float
+    """Peak under an even split that is not to be passed."""
+    breaking: float
+    """Load above the limit that one more component of the graph counts as."""
+    even_price: float
+    """What load above the even cap counts as, beside load above the limit."""
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    found = find_spec(_PLACE)
+    if found is None or found.origin is None:
+        raise InvalidSettings(
+            f"{_PLACE} was not built, so shares and the policy connected cannot be computed; "
+            "install a C compiler (Debian: gcc and libc6-dev), then install this package anew"
+        )
+    return ctypes.CDLL(found.origin)
+
+
+def _call(name: str, sizes: tuple[int, ...], arrays: tuple[_Array | int | None, ...]) -> None:
+    """Call a kernel; numbers go as 64 bits, arrays as their address, None as a null pointer."""
+    given: list[object] = [ctypes.c_int64(size) for size in sizes]
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            assert array.flags.c_contiguous
+            given.append(ctypes.c_void_p(array.ctypes.data))
+        else:
+            given.append(None if array is None else ctypes.c_int64(array))
+    _library()[name](*given)
+
+
+def _work(sizes: tuple[int, ...]) -> tuple[Numbers, FloatArray]:
+    """Room to work in: as many numbers and reals as kernels.c lays out for one layer."""
+    _, slots, ranks, experts = sizes
+    numbers = 4 * slots + 8 * ranks + 3 * experts
+    return np.empty(numbers, np.int64), np.empty(2 * slots + 4 * ranks + experts)
+
+
+def best_level(
+    rows: Numbers, begin: Numbers, heat: FloatArray, base: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """[L, P] tokens of each slot at the lowest peak that shares can reach, and the peaks [L].
+
+    rows    [L, P]
+    heat    [L, E]
+    base    [L, N] load of each rank that stays; none where it is None
+    """
+    sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
+    tokens, peaks = np.zeros(rows.shape), np.zeros(len(rows))
+    rows, heat = np.ascontiguousarray(rows), np.ascontiguousarray(heat)
+    base = None if base is None else np.ascontiguousarray(base)
+    _call("eplb_level", sizes, (rows, begin, heat, base, tokens, peaks, *_work(sizes)))
+    return tokens, peaks
+
+
+def num_parts(rows: Numbers, begin: Numbers, num_experts: int) -> Numbers:
+    """[L] components of the replica graph of rows [L, P]; ranks without slots are none."""
+    sizes = (*rows.shape, len(begin) - 1, num_experts)
+    parts = np.zeros(len(rows), np.int64)
+    _call("eplb_parts", sizes, (np.ascontiguousarray(rows), begin, parts, *_work(sizes)))
+    return parts
+
+
+def repaired(
+    rows: Numbers, begin: Numbers, heat: FloatArray, limits: Limits, budget: tuple[int, int]
+) -> tuple[Numbers, FloatArray]:
+    """[L, P] rows after few moves, layers in turn, and the peaks [L] of their best split.
+
+    rows      [L, P]
+    heat      [L, E]
+    budget    moves that one layer may take, and all
+    """
+    sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
+    done, peaks = np.array(rows, order="C"), np.zeros(len(rows))
+    aims = (limits.act_above, limits.repair_to, limits.even_cap, limits.breaking, limits.even_price)
+    heat, left = np.ascontiguousarray(heat), np.array(budget, np.int64)
+    work = _work(sizes)
+    _call("eplb_repair", sizes, (done, begin, heat, np.array(aims), left, peaks, *work))
+    return done, peaks
+
+
+def packed(sizes: Numbers, heat: FloatArray, *, is_joined: bool) -> Numbers:
+    """[L, P] experts packed anew, rank after rank, -1 after the last slot of a layer.
+
+    sizes        [L, N] slots of each rank; at least E in a layer, at most E on a rank
+    heat         [L, E]
+    is_joined    so that replicated experts join the ranks; else longest first, as the greedy
+                 packing of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), no expert twice on a rank
+    """
+    num_layers, num_ranks, num_experts = len(sizes), int(sizes.shape[1]), int(heat.shape[1])
+    begins = np.zeros((num_layers, num_ranks + 1), np.int64)
+    np.cumsum(sizes, axis=1, out=begins[:, 1:])
+    num_slots = int(begins[:, -1].max(initial=0))
+    rows = np.zeros((num_layers, num_slots), np.int64)
+    _call(
+        "eplb_pack",
+        (num_layers, num_slots, num_ranks, num_experts),
+        (
+            begins,
+            np.ascontiguousarray(heat),
+            int(is_joined),
+            rows,
+            np.empty(2 * num_experts + 5 * num_ranks, np.int64),
+            np.empty(num_ranks),
+            np.empty(2 * (2 * num_experts + 2 * num_ranks)),
+        ),
+    )
+    return rows

@@ -1,0 +1,1 @@
+"""The experts that routers chose, kept for whoever asked for the tokens."""

@@ -1,0 +1,56 @@
+"""How the ranks of one deployment exchange tokens: settings, the same on every rank."""
+
+from dataclasses import dataclass
+
+from moe_runtime.capture.step import CaptureSink
+from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.spread import OWN, TokenSpread
+from moe_runtime.exchange.blocks import EVEN, BlockRows
+from moe_runtime.exchange.choosing import Capability, SocFamily
+from moe_runtime.exchange.limits import UNLIMITED, Limits
+
+__all__ = ["ByTable", "Nodes", "OneNode", "Traffic"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByTable:
+    """The mode is chosen for each step, by `exchange.choosing.choose`."""
+
+    soc: SocFamily
+    format: str
+    """Of the experts' weights."""
+    capabilities: frozenset[Capability]
+    override: ExchangeMode | None = None
+    """An operator's choice; refused with a reason where it cannot serve."""
+    adapters: bool = False
+    compared: bool = False
+    """Whether ranks compare choice and sizes in every step, for one more collective."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneNode:
+    """MC2 sends to every rank directly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """MC2 is hierarchical."""
+
+    ranks_per_node: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Everything that decides what is exchanged and how."""
+
+    mode: ExchangeMode | ByTable
+    spread: TokenSpread = OWN
+    block_rows: BlockRows = EVEN
+    """Of MC2."""
+    nodes: OneNode | Nodes = OneNode()
+    buffer_rows: int = 4096
+    """Rows of a rank for which MC2's and fused MC2's buffers are built."""
+    limits: Limits = UNLIMITED
+    """Of MC2's operators."""
+    capture: CaptureSink | None = None
+    """Who asked for what the routers choose; a sink on all ranks or on none."""

@@ -1,0 +1,177 @@
+"""All ways that a step can go on one rank, and the choice among them.
+
+Axes    N ranks   T tokens   L layers   K experts per token
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.capture.step import Recorder
+from moe_runtime.contracts.errors import ShapeMismatch
+from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.rows import RowCoder
+from moe_runtime.contracts.spread import OwnTokens, Replicated, Sharded
+from moe_runtime.contracts.step import StepView
+from moe_runtime.exchange.agreeing import agree
+from moe_runtime.exchange.all_gather import AllGatherExchange
+from moe_runtime.exchange.all_gather_sum import AllGatherSumExchange
+from moe_runtime.exchange.all_to_all import AllToAllExchange
+from moe_runtime.exchange.blocks import UnevenRows
+from moe_runtime.exchange.choosing import Deployment, choose
+from moe_runtime.exchange.fused_mc2 import FusedMc2Exchange
+from moe_runtime.exchange.limits import check_build
+from moe_runtime.exchange.mc2 import Mc2Exchange
+from moe_runtime.exchange.mc2_hierarchy import Mc2HierarchyExchange
+from moe_runtime.exchange.peers import Peers
+from moe_runtime.exchange.spread import check_spread, led, sliced, team_of
+from moe_runtime.layer.layer import PieceOfTeam, Way, WholeBatch
+from moe_runtime.layer.passage import FusedOrElse, Passage, Staged
+from moe_runtime.placement.maps import SlotLayout
+from moe_runtime.runtime.model import StackShape
+from moe_runtime.runtime.traffic import ByTable, Nodes, OneNode, Traffic
+
+__all__ = ["Ways"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Finds the way of each step; keeps nothing between steps."""
+
+    peers: Peers
+    layout: SlotLayout
+    shape: StackShape
+    traffic: Traffic
+    coder: RowCoder
+    """The format's own: what its experts read is what travels."""
+
+    def check(self) -> None:
+        """Refuse what can serve no step, and what ranks must not differ in.
+
+        Collective, if tokens lie over teams or a buffer is allocated by all ranks together.
+
+        Raises ShapeMismatch, BeyondLimit and RanksDisagree.
+        """
+        traffic = self.traffic
+        check_spread(traffic.spread, num_ranks=self.peers.size)
+        if isinstance(traffic.nodes, Nodes) and isinstance(traffic.block_rows, UnevenRows):
+            raise ShapeMismatch(
+                "hierarchical MC2", got=(), expected="blocks of equal size on every rank"
+            )
+        if traffic.mode in (ExchangeMode.MC2, ExchangeMode.FUSED_MC2):
+            check_build(
+                traffic.limits,
+                top_k=self.shape.selector.top_k,
+                width=self.shape.routed_width,
+                slots_per_rank=self.layout.slots_per_rank,
+                even=False,
+            )
+        plain = (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
+        if traffic.spread != OwnTokens() or traffic.mode not in plain:
+            agree(self.peers, "how tokens are exchanged", self._numbers())
+
+    def way(self, announced: StepView, recorder: Recorder) -> Way:
+        """Return the way of one step, the same on every rank.
+
+        Raises ImpossibleMode and RanksDisagree, on all ranks alike.
+        """
+        spread = self.traffic.spread
+        parts = sliced(announced, spread.team) if isinstance(spread, Replicated) else announced
+        mode = self._mode(max(parts.rows_N))
+        match spread:
+            case Replicated(team) if mode is ExchangeMode.ALL_GATHER:
+                view = led(announced, team)
+                return Way(view, self._gather_sum(team), WholeBatch(), recorder)
+            case Replicated(team):
+                part = PieceOfTeam(team_of(self.peers, team))
+                return Way(parts, self._passage(mode), part, recorder)
+            case OwnTokens() | Sharded():
+                return Way(announced, self._passage(mode), WholeBatch(), recorder)
+
+    def captured_over_team(self, ids_TLK: Tensor, way: Way) -> Tensor:
+        """Return the ids of all tokens that this rank is asked for, in order of the batch.
+
+        Collective where tokens lie over teams.
+        """
+        spread, peers = self.traffic.spread, self.peers
+        match way.part, spread:
+            case PieceOfTeam(team), Replicated(size):
+                pass
+            case WholeBatch(), Sharded(size):
+                team = team_of(peers, size)
+            case _:
+                return ids_TLK
+        first = peers.rank - peers.rank % size
+        flat = team.all_gather(ids_TLK.flatten(1), way.view.rows_N[first : first + size])
+        return flat.view(flat.shape[0], *ids_TLK.shape[1:])
+
+    def _mode(self, rows: int) -> ExchangeMode:
+        mode = self.traffic.mode
+        if isinstance(mode, ExchangeMode):
+            return mode
+        chosen = choose(self._deployment(mode), rows=rows, override=mode.override)
+        if mode.compared:
+            number = list(ExchangeMode).index(chosen)
+            agree(self.peers, "what a step exchanges", {"mode": number, "most rows": rows})
+        return chosen
+
+    def _deployment(self, by: ByTable) -> Deployment:
+        return Deployment(
+            soc=by.soc,
+            slots_per_rank=self.layout.slots_per_rank,
+            top_k=self.shape.selector.top_k,
+            width=self.shape.routed_width,
+            format=by.format,
+            capabilities=by.capabilities,
+            block_rows=self.traffic.buffer_rows,
+            adapters=by.adapters,
+        )
+
+    def _passage(self, mode: ExchangeMode) -> Passage:
+        peers, layout, backend, coder = self.peers, self.layout, CpuBackend(), self.coder
+        match mode:
+            case ExchangeMode.ALL_GATHER:
+                return Staged(AllGatherExchange(peers, layout, backend, coder))
+            case ExchangeMode.ALL_TO_ALL:
+                return Staged(AllToAllExchange(peers, layout, backend, coder))
+            case ExchangeMode.MC2:
+                return _mc2(peers, layout, coder, self.traffic)
+            case ExchangeMode.FUSED_MC2:
+                fused = FusedMc2Exchange(
+                    peers, layout, backend, self._capacity(), coder, self.traffic.limits
+                )
+                return FusedOrElse(fused, Staged(AllToAllExchange(peers, layout, backend, coder)))
+
+    def _gather_sum(self, team: int) -> Passage:
+        coder = self.coder
+        return Staged(AllGatherSumExchange(self.peers, self.layout, CpuBackend(), team, coder))
+
+    def _capacity(self) -> int:
+        """Return the rows that a rank can receive: of all ranks' blocks, what can come to one."""
+        most = min(self.shape.selector.top_k, max(self.layout.slots_per_rank))
+        return self.traffic.buffer_rows * self.peers.size * most
+
+    def _numbers(self) -> dict[str, int]:
+        """Return what must be the same on every rank; 0 where something is not used."""
+        mode, spread = self.traffic.mode, self.traffic.spread
+        nodes, rows = self.traffic.nodes, self.traffic.block_rows
+        return {
+            "mode": list(ExchangeMode).index(mode) + 1 if isinstance(mode, ExchangeMode) else 0,
+            "team": 0 if isinstance(spread, OwnTokens) else spread.team,
+            "ranks of a node": nodes.ranks_per_node if isinstance(nodes, Nodes) else 0,
+            "rows of all": rows.global_rows if isinstance(rows, UnevenRows) else 0,
+            "buffer rows": self._capacity(),
+            "width": self.shape.routed_width,
+            "slots": self.layout.num_slots,
+            "captured": int(self.traffic.capture is not None),
+        }
+
+
+def _mc2(peers: Peers, layout: SlotLayout, coder: RowCoder, traffic: Traffic) -> Passage:
+    backend, limits = CpuBackend(), traffic.limits
+    match traffic.nodes:
+        case OneNode():
+            return Staged(Mc2Exchange(peers, layout, backend, coder, traffic.block_rows, limits))
+        case Nodes(per_node):
+            return Staged(Mc2HierarchyExchange(peers, layout, backend, per_node, coder, limits))

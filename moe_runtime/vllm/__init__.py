@@ -1,0 +1,38 @@
+"""The front door for vLLM: its MoE layers, computed by our stages.
+
+`take_factory` replaces vLLM's factory of MoE layers before any model file is imported;
+`own_model` binds the layers of a loaded model into one `OwnedStack`, which serves them and
+can be moved around like any other stack of the runtime.
+"""
+
+from moe_runtime.contracts.step import Phase, StepKind
+from moe_runtime.placement.counters import CounterSnapshot
+from moe_runtime.placement.maps import SlotLayout
+from moe_runtime.placement.slots import EMPTY, Install, digest
+from moe_runtime.vllm.errors import CannotOwn, PluginError, UnfitEngine
+from moe_runtime.vllm.factory import FactoryTaken, take_factory
+from moe_runtime.vllm.options import ExchangeChoice, Options, Unowned
+from moe_runtime.vllm.owning import OwnedModel, own_model
+from moe_runtime.vllm.stack import OwnedStack, StepScope
+
+__all__ = [
+    "EMPTY",
+    "CannotOwn",
+    "CounterSnapshot",
+    "ExchangeChoice",
+    "FactoryTaken",
+    "Install",
+    "Options",
+    "OwnedModel",
+    "OwnedStack",
+    "Phase",
+    "PluginError",
+    "SlotLayout",
+    "StepKind",
+    "StepScope",
+    "UnfitEngine",
+    "Unowned",
+    "digest",
+    "own_model",
+    "take_factory",
+]

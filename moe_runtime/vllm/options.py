@@ -1,0 +1,39 @@
+"""What the owner of a vLLM instance chose."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["ExchangeChoice", "Options", "Unowned"]
+
+
+class Unowned(Enum):
+    """What becomes of a model whose MoE layers the runtime cannot compute."""
+
+    REFUSE = "refuse"
+    """It is not served."""
+    SERVE = "serve"
+    """It is served by vLLM alone; one line says so."""
+
+
+class ExchangeChoice(Enum):
+    """How tokens reach their experts under tensor parallelism."""
+
+    AUTO = "auto"
+    """REPLICATED where nothing is against it, otherwise ALL_TO_ALL."""
+    REPLICATED = "replicated"
+    """All tensor-parallel ranks hold all tokens: each computes its own slots, vLLM adds up."""
+    ALL_TO_ALL = "all_to_all"
+    """Each rank takes its part of the tokens; also the way without tensor parallelism."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Settings of the plugin."""
+
+    num_redundant: int = 0
+    """Slots beyond one for each expert, over all ranks."""
+    staging_rows: int = 8
+    staging_budget_bytes: int = 0
+    """Most bytes that staging may take on one rank; 0 is no bound."""
+    exchange: ExchangeChoice = ExchangeChoice.AUTO
+    unowned: Unowned = Unowned.REFUSE

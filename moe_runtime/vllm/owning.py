@@ -1,0 +1,266 @@
+"""From a loaded model of vLLM to one stack of owned layers.
+
+Axes    L layers   S local slots   P slots of all ranks   E experts   J rows of a table
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.exchange.all_to_all import AllToAllExchange
+from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
+from moe_runtime.layer.layer import LayerMaths, MoELayer, RankState
+from moe_runtime.layer.parts import Direct, LayerWeights
+from moe_runtime.placement.counters import LoadCounters
+from moe_runtime.placement.maps import DispatchTables, SlotLayout
+from moe_runtime.placement.slots import ExpertSlots
+from moe_runtime.routing.router import GatingPath, bind
+from moe_runtime.vllm import seams
+from moe_runtime.vllm.errors import CannotOwn
+from moe_runtime.vllm.factory import FactoryTaken
+from moe_runtime.vllm.filling import Filler, initial_slots
+from moe_runtime.vllm.mixins import RunnerMixin
+from moe_runtime.vllm.options import ExchangeChoice, Options
+from moe_runtime.vllm.reading import Reading, read
+from moe_runtime.vllm.replicated import ReplicatedExchange
+from moe_runtime.vllm.seams import Coordinator, Runner
+from moe_runtime.vllm.stack import Layer, OwnedStack, Ranks, StackFacts
+
+__all__ = ["OwnedModel", "own_model"]
+
+
+class Model(Protocol):
+    """A loaded model: an nn.Module."""
+
+    def named_modules(self) -> Iterable[tuple[str, object]]:
+        """Yield every module with its name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedModel:
+    """What was made of a loaded model."""
+
+    stack: OwnedStack
+    filler: Filler
+    num_filled: int
+    """Slots of this rank that were filled from others after loading."""
+    bytes_per_expert: int
+    staging_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BoundLayer:
+    """One layer as its runner calls it."""
+
+    stack: OwnedStack
+    index: int
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether outputs are complete, and not this rank's part of a sum."""
+        return not self.stack.ranks.is_replicated
+
+    def forward(self, x_TZ: Tensor, logits_TX: Tensor, token_ids_T: Tensor | None) -> Tensor:
+        """Return [T, Z]."""
+        return self.stack.forward(self.index, x_TZ, logits_TX, token_ids_T)
+
+
+def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
+    """Bind every MoE layer of a loaded model into one stack, and fill its spare slots.
+
+    Collective over the expert-parallel group; for the time after loading and before memory is
+    profiled, since staging rows are allocated here. Raises CannotOwn.
+    """
+    runners = require_all_ours(model, taken)
+    options = taken.options
+    ranks = ranks_of(runners, options)
+    first = runners[0].routed_experts.moe_config
+    layout = SlotLayout((first.num_local_experts,) * ranks.group.size)
+    readings = [
+        read(runner.routed_experts, cast("Tensor | None", vars(runner)["eplb_table_VK"]))
+        for runner in runners
+    ]
+    weights = [_weights(runner) for runner in runners]
+    staging_bytes = _staging_bytes(weights[0], options)
+    filler = Filler(ranks.group, layout)
+    content_P = initial_slots(first.num_logical_experts, layout.num_slots)
+    num_filled = _fill_spare(filler, weights, content_P, first.num_logical_experts)
+    state = RankState(
+        ExpertSlots(
+            weights,
+            held_LS=np.tile(_own_part(content_P, layout, ranks.group.rank), (len(runners), 1)),
+            staging_rows=options.staging_rows,
+        ),
+        _even_tables(content_P, len(runners), layout, ranks),
+        LoadCounters(
+            num_layers=len(runners),
+            num_slots=first.num_local_experts,
+            num_experts=first.num_logical_experts,
+        ),
+    )
+    facts = StackFacts(
+        tuple(runner.layer_name for runner in runners),
+        first.num_logical_experts,
+        runners[0].routed_experts.top_k,
+    )
+    layers = [_layer(i, reading, layout, ranks, state) for i, reading in enumerate(readings)]
+    stack = OwnedStack(facts, layout, ranks, layers, state)
+    for index, runner in enumerate(runners):
+        vars(runner)["eplb_layer"] = BoundLayer(stack, index)
+    return OwnedModel(stack, filler, num_filled, _expert_bytes(weights[0]), staging_bytes)
+
+
+def require_all_ours(model: Model, taken: FactoryTaken) -> list[Runner]:
+    """Return the model's MoE layers in order; raise CannotOwn unless each of them is ours."""
+    base = seams.module("runner.moe_runner").MoERunner
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, base)]
+    strange = [name for name, module in found if not isinstance(module, RunnerMixin)]
+    if strange:
+        raise CannotOwn(
+            "the model",
+            [f"its MoE layers {', '.join(strange)} were not made by the replaced {taken.name}"],
+        )
+    if not found:
+        raise CannotOwn(
+            "the model", ["it has no MoE layer that vLLM's factory made, so no expert can be moved"]
+        )
+    runners = [cast("Runner", module) for _, module in found]
+    _require_alike(runners)
+    return runners
+
+
+def ranks_of(runners: Sequence[Runner], options: Options) -> Ranks:
+    """Return the groups of this rank, and whether ranks that share rows compute all of them."""
+    parallel = runners[0].routed_experts.moe_config.moe_parallel_config
+    distributed = seams.module("vllm.distributed")
+    tp = cast("Coordinator", distributed.get_tp_group())
+    if not parallel.use_ep:
+        if tp.world_size > 1:
+            raise CannotOwn(
+                "the model", ["its experts are split, not placed: expert parallel is off"]
+            )
+        return Ranks(Alone(), Alone(), is_replicated=False)
+    group = _peers(cast("Coordinator", distributed.get_ep_group()))
+    if tp.world_size == 1:
+        return Ranks(group, Alone(), is_replicated=False)
+    against = [
+        text
+        for is_so, text in (
+            (group.size != tp.world_size, "ranks of other engines have other tokens"),
+            (
+                any(runner.routed_output_transform is not None for runner in runners),
+                "a transform of the routed output needs the whole sum",
+            ),
+        )
+        if is_so
+    ]
+    if options.exchange is ExchangeChoice.REPLICATED and against:
+        raise CannotOwn("the model", [f"exchange=replicated: {why}" for why in against])
+    is_replicated = options.exchange is not ExchangeChoice.ALL_TO_ALL and not against
+    return Ranks(group, _peers(tp), is_replicated=is_replicated)
+
+
+def _peers(group: Coordinator) -> Peers:
+    return GroupPeers(group.device_group) if group.world_size > 1 else Alone()
+
+
+def _require_alike(runners: Sequence[Runner]) -> None:
+    """Raise CannotOwn unless all layers have as many slots and experts of one shape."""
+
+    def shape_of(runner: Runner) -> str:
+        experts = runner.routed_experts
+        config = experts.moe_config
+        return (
+            f"{config.num_logical_experts} experts in {config.num_experts} slots, top "
+            f"{experts.top_k}, {tuple(experts.w13_weight.shape[1:])} {experts.w13_weight.dtype}"
+        )
+
+    odd = {shape_of(runner): runner.layer_name for runner in reversed(runners)}
+    if len(odd) > 1:
+        told = [f"{name} has {shape}" for shape, name in odd.items()]
+        raise CannotOwn("the model", ["its MoE layers differ", *told])
+
+
+def _weights(runner: Runner) -> DenseWeights:
+    experts = runner.routed_experts
+    return DenseWeights(experts.w13_weight.detach(), experts.w2_weight.detach())
+
+
+def _staging_bytes(weights: DenseWeights, options: Options) -> int:
+    expert = _expert_bytes(weights)
+    staging, budget = expert * options.staging_rows, options.staging_budget_bytes
+    if budget and staging > budget:
+        raise CannotOwn(
+            "the model",
+            [
+                f"{options.staging_rows} staging rows of {expert} bytes take {staging} bytes, more "
+                f"than the budget of {budget}"
+            ],
+        )
+    return staging
+
+
+def _expert_bytes(weights: DenseWeights) -> int:
+    return sum(stack[0].numel() * stack.element_size() for stack in weights.named().values())
+
+
+def _fill_spare(
+    filler: Filler, weights: Sequence[DenseWeights], content_P: npt.NDArray[np.int64], num: int
+) -> int:
+    """Fill the slots beyond the first of each expert; only those were surely loaded."""
+    loaded_P = content_P.copy()
+    loaded_P[num:] = -1
+    num_filled = 0
+    for layer in weights:
+        stacks = layer.named()
+        for local_slot, tensors in filler.bring(stacks, loaded_P, content_P).items():
+            num_filled += 1
+            for name, tensor in tensors.items():
+                stacks[name][local_slot].copy_(tensor)
+    return num_filled
+
+
+def _own_part(
+    content_P: npt.NDArray[np.int64], layout: SlotLayout, rank: int
+) -> npt.NDArray[np.int64]:
+    return content_P[layout.base(rank) : layout.base(rank) + layout.slots_per_rank[rank]]
+
+
+def _even_tables(
+    content_P: npt.NDArray[np.int64], num_layers: int, layout: SlotLayout, ranks: Ranks
+) -> DispatchTables:
+    """Spread tokens evenly over replicas: by rank, or by row where ranks share rows."""
+    num_rows = 12 if ranks.is_replicated else 1
+    if ranks.is_replicated and ranks.group.size < 4:
+        num_rows = (1, 2, 6)[ranks.group.size - 1]
+    shift = 0 if ranks.is_replicated else ranks.group.rank
+    table_EJ = [
+        [slots[(row + shift) % len(slots)] for row in range(num_rows)]
+        for slots in (
+            np.flatnonzero(content_P == expert).tolist() for expert in range(content_P.max() + 1)
+        )
+    ]
+    return DispatchTables(np.tile(np.array(table_EJ), (num_layers, 1, 1)), layout=layout)
+
+
+def _layer(
+    index: int, reading: Reading, layout: SlotLayout, ranks: Ranks, state: RankState
+) -> Layer:
+    backend = CpuBackend()
+    maths = LayerMaths(reading.routing, reading.activation, backend, time.perf_counter)
+    router = bind(reading.routing, reading.tensors, path=GatingPath.FUSED_WHERE_LEGAL)
+    nothing = LayerWeights(torch.empty(0), reading.tensors, Direct(), ())
+    if ranks.is_replicated:
+        exchange = ReplicatedExchange(layout, backend)
+        return MoELayer(index, nothing, router, maths, exchange, state)
+    direct = AllToAllExchange(ranks.group, layout, backend)
+    return MoELayer(index, nothing, router, maths, direct, state)

@@ -1,0 +1,56 @@
+"""What unpatched vLLM answers, once for each model, and one controller for all groups."""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.system.controller import ControllerProcess
+from tests.vllm.group import VllmGroup, largest_difference
+from tests.vllm.models import write_deepseek, write_k3, write_qwen3
+from tests.vllm.words import Answer
+
+WRITERS = {"qwen3": write_qwen3, "deepseek": write_deepseek, "k3": write_k3}
+Golden = Callable[[str], tuple[Path, list[Answer]]]
+
+
+@pytest.fixture(scope="session")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
+    """Return a model's folder and its answers from one process of unpatched vLLM.
+
+    The answers are held against transformers', so that a broken engine cannot become the truth.
+    Kimi K3's block is no part of transformers and does not run on vLLM's own CPU kernels: there
+    the truth is one rank of ours, held against a float64 reference of the block.
+    """
+
+    @cache
+    def made(name: str) -> tuple[Path, list[Answer]]:
+        folder = tmp_path_factory.mktemp(name)
+        model = WRITERS[name](folder / name)
+        extra = {"EPLB_VLLM_ENABLED": "1", **nobody()} if name == "k3" else {}
+        group = VllmGroup(model, "alone", 1, folder, extra)
+        try:
+            (answers,) = group.generate()
+            (told,) = group.ask(do="oracle")
+            oracle = [Answer(**one) for one in told]
+            assert [one.tokens for one in oracle] == [one.tokens for one in answers]
+            assert largest_difference(oracle, answers) < 1e-4
+        finally:
+            group.kill()
+        return model, answers
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerProcess]:
+    process = ControllerProcess(tmp_path_factory.mktemp("controller"))
+    process.start()
+    yield process
+    process.kill()
+
+
+def nobody() -> dict[str, str]:
+    """An agent whose controller never answers."""
+    return {"EPLB_AGENT_ENDPOINT": "127.0.0.1:1", "EPLB_AGENT_WAIT_FOR_WELCOME_S": "0"}

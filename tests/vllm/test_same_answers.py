@@ -1,0 +1,184 @@
+"""Real vLLM with our layers answers as vLLM alone, before, during and after placements."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.system.controller import ControllerProcess
+from tests.system.rank import AGREE_EVERY
+from tests.vllm.conftest import Golden
+from tests.vllm.group import VllmGroup, largest_difference
+from tests.vllm.models import NUM_EXPERTS, TOP_K
+from tests.vllm.operators import DeploymentOperator
+from tests.vllm.prompts import NUM_TOKENS, PROMPTS
+from tests.vllm.words import Answer, Layout, Stats
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
+
+TOLERANCE = 1e-4
+NUM_PLACEMENTS = 3
+ENOUGH = 40
+"""Turns of all prompts within which a placement must be served."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One group of ranks."""
+
+    model: str
+    layout: Layout
+    num_ranks: int
+    redundant: int
+
+    def __str__(self) -> str:
+        return f"{self.model}-{self.layout}{self.num_ranks}-r{self.redundant}"
+
+
+CASES = (
+    Case("qwen3", "dp", 2, 2),
+    Case("qwen3", "tp", 2, 2),
+    Case("qwen3", "dp", 2, 0),
+    Case("qwen3", "tp", 2, 0),
+    Case("qwen3", "dp", 4, 4),
+    Case("deepseek", "dp", 2, 2),
+    Case("deepseek", "tp", 2, 2),
+    Case("deepseek", "tp", 2, 0),
+    Case("k3", "dp", 2, 2),
+    Case("k3", "tp", 2, 2),
+    Case("k3", "dp", 2, 0),
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A group that serves a case, and its operator."""
+
+    case: Case
+    model: Path
+    group: VllmGroup
+    operator: DeploymentOperator
+    want: list[Answer]
+
+    def require_same(self) -> None:
+        for rank, got in enumerate(self.group.generate()):
+            wrong = [i for i, one in enumerate(got) if one.tokens != self.want[i].tokens]
+            assert not wrong, f"rank {rank}: prompts {wrong} are answered otherwise"
+            assert largest_difference(got, self.want) < TOLERANCE
+
+    def place_anew(self) -> None:
+        """One placement that the controller orders, with answers checked while it comes."""
+        before = self.operator.status().epoch
+        self.operator.move()
+        for _ in range(ENOUGH):
+            self.require_same()
+            if self.operator.is_calm() and self.operator.status().epoch > before:
+                return
+        raise AssertionError(f"no placement within {ENOUGH} turns: {self.operator.status()}")
+
+
+@pytest.fixture(params=CASES, ids=str)
+def served(
+    request: pytest.FixtureRequest,
+    golden: Golden,
+    controller: ControllerProcess,
+    tmp_path: Path,
+) -> Iterator[Served]:
+    case: Case = request.param
+    model, want = golden(case.model)
+    extra = {
+        "EPLB_VLLM_ENABLED": "1",
+        "EPLB_VLLM_REDUNDANT_EXPERTS": str(case.redundant),
+        "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller.port}",
+        "EPLB_AGENT_AGREE_EVERY": str(AGREE_EVERY),
+        "EPLB_AGENT_DEPLOYMENT__INSTANCE": str(case),
+        "EPLB_AGENT_WAIT_FOR_WELCOME_S": "30",
+        "EPLB_AGENT_PACE__POLL_S": "0.05",
+    }
+    operator = DeploymentOperator(controller.port, f"{case.model}/{case}/serve/0/0")
+    group = VllmGroup(model, case.layout, case.num_ranks, tmp_path, extra)
+    yield Served(case, model, group, operator, want)
+    operator.close()
+    group.kill()
+
+
+def test_answers_stay_the_same_through_placements(served: Served) -> None:
+    served.require_same()
+    initial = served.group.stats()
+    require_every_token_counted(initial, served.case)
+    for _ in range(NUM_PLACEMENTS):
+        served.place_anew()
+    final = served.group.stats()
+    require_every_token_counted(final, served.case)
+    assert [stats.held for stats in final] != [stats.held for stats in initial]
+    require_slots_hold_what_they_claim(initial, served.model)
+    require_slots_hold_what_they_claim(final, served.model)
+    require_switched_together(final)
+    require_negative_control(served)
+
+
+def require_every_token_counted(stats: list[Stats], case: Case) -> None:
+    """What all slots received is tokens times top-k, exactly, in every layer."""
+    tokens = sum(one.tokens for one in stats)
+    # Ranks that hold the same tokens each count all of them; exchanged ones count their part.
+    is_replicated = case.layout == "tp" and case.model != "k3"
+    distinct = tokens // case.num_ranks if is_replicated else tokens
+    for layer in range(len(stats[0].received)):
+        assert sum(sum(one.received[layer]) for one in stats) == distinct * TOP_K
+        assert sum(sum(one.sent[layer]) for one in stats) == tokens * TOP_K
+    assert tokens
+    assert not any(one.is_halted for one in stats)
+    turn = sum(len(text.encode()) for text in PROMPTS) + len(PROMPTS) * (NUM_TOKENS - 1)
+    copies = case.num_ranks if case.layout == "dp" else 1
+    assert distinct % (turn * copies) == 0, "not a whole number of turns of all prompts"
+
+
+def require_slots_hold_what_they_claim(stats: list[Stats], model: Path) -> None:
+    """Every slot's bytes are those of the checkpoint's expert, in every layer."""
+    want = digests_of(model)
+    for rank, one in enumerate(stats):
+        for layer, row in enumerate(one.held):
+            assert one.digests[layer] == [want[layer][expert] for expert in row], f"rank {rank}"
+    for layer in range(len(want)):
+        placed = {expert for one in stats for expert in one.held[layer]}
+        assert placed == set(range(NUM_EXPERTS))
+
+
+def require_switched_together(stats: list[Stats]) -> None:
+    """All ranks served the same epochs from the same steps on."""
+    first, *others = [one.epochs for one in stats]
+    assert len(first) > NUM_PLACEMENTS
+    assert all(other == first for other in others)
+
+
+def require_negative_control(served: Served) -> None:
+    """A map that does not fit the weights is seen in every answer."""
+    served.group.ask(do="roll", by=1)
+    for got in served.group.generate():
+        same = [one.tokens == other.tokens for one, other in zip(got, served.want, strict=True)]
+        assert not any(same)
+
+
+def digests_of(model: Path) -> list[list[str]]:
+    """[L][E] of every expert in a checkpoint, as a slot holds it."""
+    digest = import_module("moe_runtime.vllm").digest
+    weights: dict[str, Tensor] = import_module("safetensors.torch").load_file(
+        model / "model.safetensors"
+    )
+    layers = sorted({int(name.split(".")[2]) for name in weights if ".experts.0." in name})
+    found: list[list[str]] = []
+    for layer in layers:
+        prefix = next(n for n in weights if f".{layer}." in n and ".experts.0." in n)
+        stem = prefix[: prefix.index(".experts.") + len(".experts")]
+        row: list[str] = []
+        for expert in range(NUM_EXPERTS):
+            gate, up, down = (
+                weights[f"{stem}.{expert}.{name}_proj.weight"] for name in ("gate", "up", "down")
+            )
+            row.append(digest({"w13": torch.cat((gate, up)), "w2": down}).hex())
+        found.append(row)
+    return found

@@ -1,0 +1,48 @@
+"""What a test and a rank's process say to each other: one JSON object a line."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+Layout = Literal["alone", "dp", "tp"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a rank's process is to serve."""
+
+    model: str
+    layout: Layout
+    num_ranks: int
+    rank: int
+    port: int
+    """For the ranks to find each other."""
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One prompt's greedy continuation."""
+
+    tokens: list[int]
+    logprobs: list[float]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What one rank counted and holds."""
+
+    held: list[list[int]]
+    """[L][S] expert in each slot."""
+    digests: list[list[str]]
+    """[L][S] of what lies in each slot."""
+    received: list[list[int]]
+    """[L][S]."""
+    sent: list[list[int]]
+    """[L][E]."""
+    tokens: int
+    steps: dict[str, int]
+    epochs: list[tuple[int, int]]
+    """Each epoch served, with the first step that served it."""
+    is_halted: bool

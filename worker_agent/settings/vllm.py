@@ -1,0 +1,38 @@
+"""What the vLLM plugin can be told, by environment variables EPLB_VLLM_*."""
+
+import os
+from typing import Literal, Self
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PREFIX = "EPLB_VLLM_"
+
+
+class VllmSettings(BaseSettings):
+    """All settings of the plugin; those of its agent are `AgentSettings`."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    enabled: bool = False
+    """Without it the installed package leaves vLLM as it is."""
+    redundant_experts: NonNegativeInt = 0
+    """Slots beyond one for each expert, over all ranks of the group."""
+    staging_rows: PositiveInt = 8
+    """Experts that one rank can receive in one wave."""
+    staging_budget_mib: NonNegativeFloat = 0.0
+    """Most memory that staging may take on one rank; 0 is no bound."""
+    exchange: Literal["auto", "replicated", "all_to_all"] = "auto"
+    """How tokens reach experts under tensor parallelism."""
+    unowned: Literal["refuse", "serve"] = "refuse"
+    """What becomes of a model whose MoE layers the runtime cannot compute."""
+
+    @model_validator(mode="after")
+    def _variables_are_known(self) -> Self:
+        """Refuse a misspelt variable."""
+        known = type(self).model_fields
+        told = [name for name in os.environ if name.upper().startswith(PREFIX)]
+        unknown = [name for name in told if name.upper().removeprefix(PREFIX).lower() not in known]
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no such setting; known: {', '.join(known)}")
+        return self
