@@ -25,7 +25,7 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
-        test-vllm \
+        test-vllm demo-vllm \
         bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -35,6 +35,7 @@ help:
 	@echo "make ctl ARGS=status eplbctl against the demo that make demo ARGS=--keep left up"
 	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
 	@echo "make test            everything: the gate's static part, then all tests"
+	@echo "make demo-vllm       vLLM under requests while experts move (needs $(VLLM_VENV))"
 	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
@@ -158,6 +159,10 @@ $(VLLM_VENV)/.up-to-date: requirements/vllm.txt requirements/constraints.txt pyp
 test-vllm: tools $(VLLM_VENV)/.up-to-date
 	@echo "== tests with real vLLM"
 	$(ALONE) $(VLLM_PY) -m pytest -q -m vllm tests/vllm $(ARGS)
+
+demo-vllm: tools $(VLLM_VENV)/.up-to-date
+	@mkdir -p build
+	@$(ALONE) $(VLLM_PY) -m benchmarks.demo_vllm.main $(ARGS)
 
 # --- the chart -----------------------------------------------------------------------------------
 

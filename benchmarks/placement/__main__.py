@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.placement.counts_file import counts_of_file
+from benchmarks.placement.frontier import write_frontier
+from benchmarks.placement.peers import Peer, PeerProcess, peers_of
 from benchmarks.placement.report import table, write
-from benchmarks.placement.runs import Load, Value, as_record, run, unfit
+from benchmarks.placement.runs import Load, Value, as_record, plan_of, run, unfit
 from benchmarks.placement.scenarios import Scenario, windows
 from benchmarks.placement.shapes import SHAPES, Shape
 from eplb_service.domain.errors import EplbError, InvalidSettings
@@ -34,7 +36,9 @@ class Asked:
     num_windows: int | None
     policies: tuple[str, ...]
     counts: Path | None
+    peers: tuple[Peer, ...]
     json: Path
+    plot: Path | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,7 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(records))
     write(records, asked.json)
     print(f"\n{len(records)} rows written to {asked.json}")
-    return 0 if all(record["valid"] for record in records) else 1
+    if asked.plot is not None:
+        write_frontier(records, asked.plot)
+        print(f"balance against moves drawn in {asked.plot}")
+    print(f"public planners run: {', '.join(peer.kind for peer in asked.peers) or 'none'}")
+    own = [record["valid"] for record in records if record["policy"] in asked.policies]
+    return 0 if all(own) else 1
 
 
 def _records(asked: Asked) -> Iterator[dict[str, Value]]:
@@ -58,8 +67,12 @@ def _records(asked: Asked) -> Iterator[dict[str, Value]]:
             if reason:
                 print(f"{policy} left out on {load.shape.name}: {reason}", file=sys.stderr)
                 continue
-            for row in run(load, policy):
+            for row in run(load, policy, plan_of(policy)):
                 yield as_record(row)
+        for peer in asked.peers:
+            with PeerProcess(peer, load.shape) as process:
+                rows = run(load, peer.kind, lambda r, p=process: p.plan(r.heat, r.placement))
+                yield from map(as_record, rows)
 
 
 def _loads(asked: Asked) -> Iterator[Load]:
@@ -101,6 +114,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", type=Path, default=Path("build/bench-placement.json"), help="file of all rows"
     )
+    parser.add_argument("--plot", type=Path, help="file of an SVG of balance against moves")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="KIND=PATH",
+        help="a public planner from where you have it, in a process of its own: deepseek=PATH, "
+        "vllm-ascend=PATH, vllm, sglang; may be repeated",
+    )
     return parser
 
 
@@ -126,7 +148,15 @@ def _asked(given: argparse.Namespace) -> Asked:
     sizes: dict[str, int] = {name: size for name, size in given_sizes.items() if size is not None}
     shapes = tuple(_resized(SHAPES[name], sizes) for name in given.shape)
     return Asked(
-        given.scenario, shapes, given.seeds, given.windows, given.policy, given.counts, given.json
+        scenarios=given.scenario,
+        shapes=shapes,
+        seeds=given.seeds,
+        num_windows=given.windows,
+        policies=given.policy,
+        counts=given.counts,
+        peers=peers_of(given.peer),
+        json=given.json,
+        plot=given.plot,
     )
 
 

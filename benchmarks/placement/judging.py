@@ -75,14 +75,19 @@ class Judged:
 
     balances: Balances
     changes: Changes
-    split: FloatArray
-    """[L, P]"""
-    shares: Shares
+    split: FloatArray | None
+    """[L, P] None where the placement is unsound."""
+    shares: Shares | None
 
 
 def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Sequence[str]) -> Judged:
-    """Judge a plan on the tokens [N, L, E] of the window that it was made for."""
+    """Judge a plan on the tokens [N, L, E] of the window that it was made for.
+
+    A placement that breaks a rule is measured under an even split alone.
+    """
     heat = sources.sum(axis=0)
+    if violations(after):
+        return _judge_unsound(before, after, heat, nodes)
     split = exact_split(heat, after)
     start = time.process_time()
     shares = shares_by_source(sources, after, nodes=nodes)
@@ -94,7 +99,7 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
     balances = Balances(*map(mean_with_data, three), *(float(np.nanmax(v)) for v in three))
     moves, crossing, incoming = _moves(before, after, nodes)
     changes = Changes(
-        valid=not violations(after),
+        valid=True,
         moves=moves,
         inter_node_moves=crossing,
         max_incoming=incoming,
@@ -105,11 +110,38 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
     return Judged(balances, changes, split, shares)
 
 
+def _judge_unsound(
+    before: Placement, after: Placement, heat: FloatArray, nodes: Sequence[str]
+) -> Judged:
+    even = imbalance(rank_load(even_slot_load(heat, after), after))
+    worst = float(np.nanmax(even))
+    none = float("nan")
+    moves, crossing, incoming = _moves(before, after, nodes)
+    return Judged(
+        Balances(mean_with_data(even), none, none, worst, none, none),
+        Changes(
+            valid=False,
+            moves=moves,
+            inter_node_moves=crossing,
+            max_incoming=incoming,
+            components=none,
+            own_node=none,
+            shares_ms=none,
+        ),
+        None,
+        None,
+    )
+
+
 def look_again(
     placement: Placement, judged: Judged, sources: FloatArray, nodes: Sequence[str]
 ) -> Afterwards:
     """Judge the same placement on the tokens [N, L, E] of the window after."""
     heat = sources.sum(axis=0)
+    if judged.split is None or judged.shares is None:
+        even = imbalance(rank_load(even_slot_load(heat, placement), placement))
+        none = float("nan")
+        return Afterwards(mean_with_data(even), none, none, none, none)
     fresh = shares_by_source(sources, placement, nodes=nodes)
     measured = (
         imbalance(rank_load(even_slot_load(heat, placement), placement)),

@@ -3,8 +3,9 @@
 Axes    N ranks   L MoE layers   E logical experts
 """
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from eplb_service.policies.hierarchical import hierarchical
 from eplb_service.policies.kernels.library import packed
 from eplb_service.policies.request import PolicyRequest, even_split
 
-__all__ = ["Load", "Row", "Value", "as_record", "run", "unfit"]
+__all__ = ["Load", "Plan", "Row", "Value", "as_record", "plan_of", "run", "unfit"]
 
 Value = str | int | float | bool | None
 
@@ -58,9 +59,19 @@ class Row:
     """Time of greedy replication with longest-first packing of the same heat."""
 
 
-def run(load: Load, policy: str) -> Iterator[Row]:
+Plan = Callable[[PolicyRequest], tuple[Placement, float]]
+"""Draws a placement, and says how many milliseconds that took on one thread."""
+
+
+def plan_of(policy: str) -> Plan:
+    """Return how a policy of the project plans."""
+    listed = policy_named(policy)
+    return lambda request: _timed(listed, request)
+
+
+def run(load: Load, policy: str, plan: Plan) -> Iterator[Row]:
     """Plan every window and judge the plan on it and on the next."""
-    shape, listed = load.shape, policy_named(policy)
+    shape = load.shape
     held = initial_placement(
         num_layers=shape.num_layers, num_experts=shape.num_experts, layout=shape.layout
     )
@@ -68,7 +79,7 @@ def run(load: Load, policy: str) -> Iterator[Row]:
     for window in range(len(load.tokens)):
         heat = sources.sum(axis=0)
         request = _request(shape, held, heat, load.seed)
-        drawn, spent = _timed(listed, request)
+        drawn, spent = plan(request)
         judged = judge(held, drawn, sources, shape.nodes)
         held, afterwards = drawn, None
         if window + 1 < len(load.tokens):
@@ -90,7 +101,7 @@ def as_record(row: Row) -> dict[str, Value]:
     following: dict[str, Value] = dict.fromkeys(Afterwards.__dataclass_fields__)
     if row.afterwards is not None:
         following = asdict(row.afterwards)
-    return {
+    record: dict[str, Value] = {
         "shape": row.load.shape.name,
         "scenario": row.load.scenario,
         "seed": row.load.seed,
@@ -102,6 +113,11 @@ def as_record(row: Row) -> dict[str, Value]:
         "ms": row.ms,
         "ms_over_reference": row.ms / row.reference_ms,
     }
+    return {name: None if _is_nan(value) else value for name, value in record.items()}
+
+
+def _is_nan(value: Value) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _request(shape: Shape, held: Placement, heat: FloatArray, seed: int) -> PolicyRequest:

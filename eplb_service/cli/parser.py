@@ -15,7 +15,7 @@ from eplb_service.cli.options import (
     small_number,
     whole_number,
 )
-from eplb_service.cli.parser_files import add_contexts, add_files
+from eplb_service.cli.parser_files import add_completion, add_contexts, add_files
 
 ABOUT = """\
 Look after the placement of experts: see how even their load is, move them, go back.
@@ -59,6 +59,7 @@ def build_command_line() -> CommandLine:
     add_files(add)
     _add_config(add)
     add_contexts(add)
+    add_completion(add, build_parser)
     return CommandLine(parser, tuple(verbs))
 
 

@@ -1,9 +1,10 @@
-"""The command line of verbs on files: expert maps, and controllers by name."""
+"""The command line of verbs on files: expert maps, controllers by name, completion."""
 
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 
-from eplb_service.cli import acts, context_verbs, maps, reads
+from eplb_service.cli import acts, completing, context_verbs, maps, reads
 from eplb_service.cli.adder import Adder, offer_wait
 from eplb_service.cli.map_formats import MapFormat
 from eplb_service.cli.options import small_number, whole_number
@@ -104,3 +105,15 @@ def add_contexts(add: Adder) -> None:
         parser.add_argument("name", metavar="NAME")
     for parser in (listed, put, use, delete):
         parser.set_defaults(needs_controller=False)
+
+
+def add_completion(add: Adder, parser: Callable[[], ArgumentParser]) -> None:
+    """Add the verb that prints a shell's completion of all that `parser` returns."""
+    completion = add(
+        "completion",
+        completing.completion,
+        "print a script that completes verbs and options in a shell",
+        "eplbctl completion bash",
+    )
+    completion.add_argument("shell", choices=completing.SHELLS)
+    completion.set_defaults(needs_controller=False, parser=parser)

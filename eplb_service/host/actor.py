@@ -86,18 +86,33 @@ class ControllerActor:
             return
         error = life.exception()
         log.error("controller ended", exc_info=error)
-        is_fenced = isinstance(error, NotLeader)
-        end = _end_for_good if is_fenced else _end_process
-        asyncio.get_running_loop().call_later(WORD_S, end)
+        loop = asyncio.get_running_loop()
+        if isinstance(error, NotLeader):
+            self._leaving = loop.create_task(self._end_for_good())
+        else:
+            loop.call_later(WORD_S, _end_process)
+
+    async def _end_for_good(self) -> None:
+        """End so that Ray does not start it anew.
+
+        On a node that Ray has lost, the actor of this very id already lives elsewhere, and it
+        is the one that fenced this process: it must not be killed.
+        """
+        await asyncio.sleep(WORD_S)
+        Timer(KILL_S, _end_process).start()
+        if await asyncio.to_thread(_is_node_lost):
+            _end_process()
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+
+def _is_node_lost() -> bool:
+    """Whether Ray has given up the node of this process, and with it this process."""
+    here = ray.get_runtime_context().get_node_id()
+    return not any(node["Alive"] and node["NodeID"] == here for node in ray.nodes())
 
 
 def _end_process() -> None:
     os._exit(FAILED)
-
-
-def _end_for_good() -> None:
-    Timer(KILL_S, _end_process).start()
-    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
 
 
 def ensure_controller(

@@ -28,18 +28,19 @@ from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned
 from eplb_service.policies.split import begins, routed_rows, scaled
 
-ACT_ABOVE = 2.0
+ACT_ABOVE = 1.9
 """In tolerances: the excess of a layer under its best split from which it is worth moves."""
-REPAIR_TO = 1.75
+REPAIR_TO = 1.7
 """In tolerances: the excess at which repairing stops, below the other so that it rests."""
 EVEN_CAP = 1.1
 """Imbalance under an even split that repairs avoid, so that a fallback to it stays decent."""
 EVEN_PRICE = 0.02
 """What load above that cap counts as, beside load above the limit."""
-BREAKING = 0.01
+BREAKING = 0.02
 """Load that one more component of the replica graph counts as, in mean loads of a rank."""
 FAR_APART = 2
-"""Components of the replica graph beyond the fewest possible, from which a layer is packed."""
+"""Components of the replica graph beyond the fewest possible, and at least a quarter of the ranks,
+from which a layer is packed: mending a few is cheaper than packing, joining many is not."""
 UNLIMITED = 1 << 40
 """Far more moves than there are slots."""
 
@@ -76,7 +77,8 @@ def connected(request: PolicyRequest) -> Placement:
         return old
     left = UNLIMITED if request.max_moves is None else request.max_moves
     parts = num_parts(task.rows[found], task.begin, old.num_experts)
-    apart = found[parts >= _fewest(task)[found] + FAR_APART]
+    far = max(FAR_APART, (len(task.begin) - 1) // 4)
+    apart = found[parts >= _fewest(task)[found] + far]
     rows = _packed(request, task, apart, peaks, left) if apart.size else old.phy2log
     left -= int((rows != old.phy2log).sum())
     rest = found[(rows[found] == old.phy2log[found]).all(axis=1)]

@@ -54,7 +54,8 @@ class Mc2Exchange:
         self, entering: Masked | AllActive, block: int, *, num_own: int
     ) -> Dispatched[Mc2Carry]:
         placed = entering.placed
-        window = self._window(block, top_k=placed.weights_TK.shape[1])
+        most = min(placed.weights_TK.shape[1], max(self.layout.slots_per_rank))
+        window = self._window(block * most)
         landed = window.send(
             Windowed(
                 rows=self.coder.encode(placed.x_TZ),
@@ -81,11 +82,11 @@ class Mc2Exchange:
     def combine(self, computed: Computed[Mc2Carry]) -> Combined:
         """Send windows back, and sum each token's rows at its owner."""
         carry = computed.carry
-        window = Window(self.peers, self.layout, self.backend, carry.window_rows)
+        window = self._window(carry.window_rows)
         back_AZ = window.send_back(computed.rows_MZ, carry.arrival_A)
         summed_BZ = self.backend.weighted_sum(back_AZ, carry.index_BK, carry.weights_BK)
         return Combined(summed_BZ[: carry.num_own])
 
-    def _window(self, block: int, *, top_k: int) -> Window:
-        most = min(top_k, max(self.layout.slots_per_rank))
-        return Window(self.peers, self.layout, self.backend, block * most)
+    def _window(self, num_rows: int) -> Window:
+        most_slots = max(self.layout.slots_per_rank)
+        return Window(self.peers, self.layout, self.backend, num_rows, most_slots)

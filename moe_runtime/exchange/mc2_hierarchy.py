@@ -65,7 +65,8 @@ class Mc2HierarchyExchange:
         check_ids(placed.slots, num_slots=self.layout.num_slots, limits=self.limits, rows=block)
         num_own, num_nodes = placed.x_TZ.shape[0], self._num_nodes
         came, weights_BK = self._by_rail(masked(placed, block).placed)
-        window = self._window(num_nodes * block, top_k=placed.weights_TK.shape[1])
+        most = min(placed.weights_TK.shape[1], max(self.layout.slots_per_rank))
+        window = self._window(num_nodes * block * most)
         landed = window.send(came)
         shape_NS = (self.peers.size, self.layout.slots_per_rank[self.peers.rank])
         return Dispatched(
@@ -91,12 +92,13 @@ class Mc2HierarchyExchange:
         """Sum inside the node, send one row for each token back by rail, and add the nodes'."""
         carry = computed.carry
         inner, nodes = carry.inner, carry.num_nodes
-        window = Window(self._node, self._node_layout, self.backend, inner.window_rows)
+        window = self._window(inner.window_rows)
         back_AZ = window.send_back(computed.rows_MZ, inner.arrival_A)
         summed = self.backend.weighted_sum(back_AZ, inner.index_BK, inner.weights_BK)
         every = [carry.block] * nodes
-        shares = self._rail.all_to_all(summed, every, every).view(nodes, carry.block, -1)
-        return Combined(shares.sum(dim=0)[: carry.num_own])
+        shares = self._rail.all_to_all(summed, every, every)
+        by_node = shares.view(nodes, carry.block, shares.shape[1])
+        return Combined(by_node.sum(dim=0)[: carry.num_own])
 
     def _by_rail(self, placed: Placed) -> tuple[Windowed, Tensor]:
         """Return the tokens that came to this rank from every node, and their weights."""
@@ -144,6 +146,6 @@ class Mc2HierarchyExchange:
         first = self._node.members[0]
         return SlotLayout(self.layout.slots_per_rank[first : first + self.ranks_per_node])
 
-    def _window(self, block: int, *, top_k: int) -> Window:
-        most = min(top_k, max(self.layout.slots_per_rank))
-        return Window(self._node, self._node_layout, self.backend, block * most)
+    def _window(self, num_rows: int) -> Window:
+        most_slots = max(self.layout.slots_per_rank)
+        return Window(self._node, self._node_layout, self.backend, num_rows, most_slots)

@@ -66,6 +66,8 @@ class Window:
     backend: Backend
     num_rows: int
     """W: no member sends more rows to another."""
+    most_slots: int
+    """Of any rank of the whole group; headers have room for them."""
 
     def send(self, given: Windowed) -> Landed:
         """Exchange windows and sort what arrives by local slot."""
@@ -86,7 +88,7 @@ class Window:
         counts_NGS, claimed_NGS = told[:, :, :num_slots].unbind(dim=3)
         slots_A = self._slots(counts_NGS.sum(dim=1))
         arrival_A = self.backend.order_by_group(slots_A)
-        landed = given.rows.of(parcel.unpack(rows.reshape(slots_A.numel(), -1)))
+        landed = given.rows.of(parcel.unpack(rows.reshape(slots_A.numel(), packed.shape[1])))
         return Landed(
             rows=pick_rows(landed, arrival_A),
             ends=GroupCounts(counts_NGS.sum(dim=(0, 1))).to_offsets(),
@@ -115,7 +117,7 @@ class Window:
     def _header(self, given: Windowed) -> Tensor:
         """Return int64 [N, G, most slots, 2]: rows, and expert, of each source and slot."""
         slots_TK, experts_TK = given.slots.ids_TK, given.experts.ids_TK
-        num_slots, most = self.layout.num_slots, max(self.layout.slots_per_rank)
+        num_slots, most = self.layout.num_slots, self.most_slots
         cells_TK = torch.where(
             slots_TK >= 0, slots_TK + given.sources_T[:, None] * num_slots, slots_TK
         )

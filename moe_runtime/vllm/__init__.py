@@ -13,6 +13,7 @@ from moe_runtime.vllm.errors import CannotOwn, PluginError, UnfitEngine
 from moe_runtime.vllm.factory import FactoryTaken, take_factory
 from moe_runtime.vllm.options import ExchangeChoice, Options, Unowned
 from moe_runtime.vllm.owning import OwnedModel, own_model
+from moe_runtime.vllm.placing import place
 from moe_runtime.vllm.stack import OwnedStack, StepScope
 
 __all__ = [
@@ -34,5 +35,6 @@ __all__ = [
     "Unowned",
     "digest",
     "own_model",
+    "place",
     "take_factory",
 ]

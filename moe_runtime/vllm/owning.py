@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.cpu import CpuBackend
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import DenseWeights, ExpertWeights
 from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
 from moe_runtime.layer.layer import LayerMaths, MoELayer, RankState
@@ -29,6 +29,7 @@ from moe_runtime.vllm.factory import FactoryTaken
 from moe_runtime.vllm.filling import Filler, initial_slots
 from moe_runtime.vllm.mixins import RunnerMixin
 from moe_runtime.vllm.options import ExchangeChoice, Options
+from moe_runtime.vllm.placing import place
 from moe_runtime.vllm.reading import Reading, read
 from moe_runtime.vllm.replicated import ReplicatedExchange
 from moe_runtime.vllm.seams import Coordinator, Runner
@@ -45,16 +46,46 @@ class Model(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Home:
+    """The placement of a model that has just been loaded."""
+
+    content_LP: npt.NDArray[np.int64]
+    tables_LEJ: npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedModel:
     """What was made of a loaded model."""
 
     stack: OwnedStack
     filler: Filler
+    home: Home
+    runners: tuple[Runner, ...]
     num_filled: int
     """Slots of this rank that were filled from others after loading."""
     bytes_per_expert: int
     staging_bytes: int
+
+    def go_home(self) -> None:
+        """Return to what the loader expects: each expert in the slot of its number. Collective."""
+        place(self.stack, self.filler, self.home.content_LP, self.home.tables_LEJ)
+
+    def refill(self) -> None:
+        """Fill the spare slots again, after a loader has written the others. Collective.
+
+        Raises CannotOwn if the loader put the weights into other memory than that which is served.
+        """
+        moved = [
+            runner.layer_name
+            for layer, runner in enumerate(self.runners)
+            if runner.routed_experts.w13_weight.data_ptr()
+            != self.stack.slots.weights(layer).named()["w13"].data_ptr()
+        ]
+        if moved:
+            raise CannotOwn("the reloaded model", [f"{name} lies elsewhere now" for name in moved])
+        layers = [self.stack.slots.weights(i) for i in range(self.stack.facts.num_layers)]
+        _fill_spare(self.filler, layers, self.home.content_LP[0], self.stack.facts.num_experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +138,16 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
             num_experts=first.num_logical_experts,
         ),
     )
-    facts = StackFacts(
-        tuple(runner.layer_name for runner in runners),
-        first.num_logical_experts,
-        runners[0].routed_experts.top_k,
-    )
+    names = tuple(runner.layer_name for runner in runners)
+    facts = StackFacts(names, first.num_logical_experts, runners[0].routed_experts.top_k)
     layers = [_layer(i, reading, layout, ranks, state) for i, reading in enumerate(readings)]
     stack = OwnedStack(facts, layout, ranks, layers, state)
     for index, runner in enumerate(runners):
         vars(runner)["eplb_layer"] = BoundLayer(stack, index)
-    return OwnedModel(stack, filler, num_filled, _expert_bytes(weights[0]), staging_bytes)
+    home = Home(np.tile(content_P, (len(runners), 1)), stack.tables())
+    return OwnedModel(
+        stack, filler, home, tuple(runners), num_filled, _expert_bytes(weights[0]), staging_bytes
+    )
 
 
 def require_all_ours(model: Model, taken: FactoryTaken) -> list[Runner]:
@@ -214,7 +245,7 @@ def _expert_bytes(weights: DenseWeights) -> int:
 
 
 def _fill_spare(
-    filler: Filler, weights: Sequence[DenseWeights], content_P: npt.NDArray[np.int64], num: int
+    filler: Filler, weights: Sequence[ExpertWeights], content_P: npt.NDArray[np.int64], num: int
 ) -> int:
     """Fill the slots beyond the first of each expert; only those were surely loaded."""
     loaded_P = content_P.copy()

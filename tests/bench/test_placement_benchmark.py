@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -178,3 +179,55 @@ def test_what_makes_no_sense_is_refused_in_words(
 ) -> None:
     assert main(arguments) == 2
     assert text in capsys.readouterr().err
+
+
+DOUBLING_PEER = """
+import torch
+
+
+def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
+    print("a peer may print")
+    flat = torch.arange(num_replicas) % weight.shape[1]
+    flat[1] = flat[0]
+    flat[-1] = 1
+    return flat.repeat(len(weight), 1), None, None
+"""
+
+
+@pytest.mark.processes
+def test_a_public_planner_runs_in_its_own_process_and_what_it_doubles_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "eplb.py").write_text(DOUBLING_PEER)
+    out, plot = tmp_path / "rows.json", tmp_path / "frontier.svg"
+    given = ["--counts", str(counts(tmp_path)), *FLAT, "--policy", "static,swift"]
+    peer = ["--peer", f"deepseek={tmp_path}", "--plot", str(plot)]
+    assert main([*given, *peer, "--json", str(out)]) == 0
+    rows = [row for row in json.loads(out.read_text()) if row["policy"] == "deepseek"]
+    assert len(rows) == 3
+    assert not any(row["valid"] for row in rows)
+    assert all(row["imbalance_even"] >= 1 and row["imbalance_shares"] is None for row in rows)
+    assert rows[0]["moves"] == 3
+    assert [row["moves"] for row in rows[1:]] == [0, 0]
+    printed = capsys.readouterr().out
+    assert "public planners run: deepseek" in printed
+    assert "3 INVALID" in printed
+    drawn = ElementTree.fromstring(plot.read_text())
+    labels = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"static", "swift", "deepseek", "moves per window"} <= set(labels)
+
+
+@pytest.mark.processes
+def test_a_peer_that_fails_is_told_with_its_last_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "eplb.py").write_text("raise RuntimeError('no such accelerator')")
+    given = ["--counts", str(counts(tmp_path)), *FLAT, "--policy", "static"]
+    assert main([*given, "--peer", f"deepseek={tmp_path}", "--json", str(tmp_path / "r")]) == 2
+    assert "no such accelerator" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["deepseek", "omni=/tmp", "deepseek=/no/such/folder"])
+def test_a_peer_that_is_not_there_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--peer", text]) == 2
+    assert "expected" in capsys.readouterr().err

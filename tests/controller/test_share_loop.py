@@ -17,7 +17,7 @@ from tests.controller.office import TOP_K, Office, act, office, step_counts
 
 JOINED = placement_from_ranks([[[0, 1, 2], [3, 0, 2]]], num_experts=4)
 """Experts 0 and 2 sit on both ranks, so that shares can level any load of theirs."""
-SKEWED = np.array([[[100, 300, 100, 0]], [[100, 100, 0, 200]]])
+SKEWED = np.array([[[150, 350, 200, 0]], [[300, 300, 350, 50]]])
 """[N, L, E] tokens that each rank sends in ten steps."""
 SETTINGS = Settings(
     planning=PlanningSettings(is_automatic=False),

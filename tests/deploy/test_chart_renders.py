@@ -5,7 +5,9 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
+from tests.architecture.sources import ROOT
 from tests.deploy import kuberay
 from tests.deploy.helm import (
     CHART,
@@ -227,3 +229,13 @@ def test_a_package_carries_the_rules_and_dashboards(tmp_path: Any) -> None:
         packed = run(major, "template", "eplb", str(package), values={})
         there = run(major, "template", "eplb", str(CHART), values={})
         assert objects(packed.text) == objects(there.text)
+
+
+def test_every_rule_and_dashboard_arrives_as_it_is() -> None:
+    found = render({}, Target(apis=(MONITORING,)))
+    rules = sorted((ROOT / "deploy" / "prometheus").glob("*.rules.yaml"))
+    made = [one["spec"] for one in of_kind(found, "PrometheusRule")]
+    assert made == [yaml.safe_load(path.read_text()) for path in rules]
+    dashboards = {p.name: p.read_text() for p in (ROOT / "deploy" / "grafana").glob("*.json")}
+    maps = [one["data"] for one in of_kind(found, "ConfigMap") if "dashboard" in repr(one)]
+    assert {name: text for data in maps for name, text in data.items()} == dashboards

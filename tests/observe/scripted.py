@@ -15,7 +15,6 @@ from eplb_service.domain.deployment import ModelShape
 from eplb_service.domain.ids import CountArray, FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
-from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import NackReason, Word
 from eplb_service.protocol.rank_state import Offer
 from eplb_service.wire.down import decode_down
@@ -80,10 +79,12 @@ class ScriptedGroup:
         self.name = self.ranks[0].hello.identity.name
         self._channels = [grpc.aio.insecure_channel(endpoint, options=OPTIONS) for _ in self.ranks]
         self._streams: list[Stream | None] = [None] * len(self.ranks)
+        self._pens = [asyncio.Lock() for _ in self.ranks]
+        """A stream takes one message at a time."""
         self._readers: set[asyncio.Task[None]] = set()
         self._step = 10
         self._counted: CountArray = np.zeros(placement.phy2log.shape, dtype=np.int64)
-        self._counted_steps = 0
+        self._counted_steps = self._overflow = 0
         self._reset = 1
         self._epoch = self.ranks[0].state.served.epoch
 
@@ -154,13 +155,14 @@ class ScriptedGroup:
             await channel.close()
 
     async def _write(self, rank: int, message: agent_pb2.UpMessage) -> None:
-        stream = self._streams[rank]
-        if stream is None:
-            return
-        try:
-            await stream.write(message)
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            self._streams[rank] = None  # it ended; whoever cares connects again
+        async with self._pens[rank]:
+            stream = self._streams[rank]
+            if stream is None:
+                return
+            try:
+                await stream.write(message)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                self._streams[rank] = None  # it ended; whoever cares connects again
 
     async def _hear(self, rank: int, stream: Stream) -> bool:
         message = await stream.read()
@@ -168,8 +170,6 @@ class ScriptedGroup:
             return False
         down = decode_down(message)
         self.ranks[rank].send(down)
-        if isinstance(down, Order):
-            await self.talk()
         return True
 
     async def _listen(self, rank: int, stream: Stream) -> None:
@@ -185,7 +185,7 @@ class ScriptedGroup:
         if served.epoch != self._epoch:
             self._epoch, self._reset = served.epoch, self._reset + 1
             self._counted = np.zeros_like(self._counted)
-            self._counted_steps = 0
+            self._counted_steps = self._overflow = 0
         share = self.heat / np.maximum(placement.replica_count(), 1)
         layers = np.arange(len(self.heat))[:, None]
         held = np.where(placement.routed(), placement.phy2log, 0)
@@ -195,6 +195,7 @@ class ScriptedGroup:
         turn[:, -1] += even - turn.sum(axis=1)  # and the same number of tokens in every layer
         self._counted = self._counted + turn
         self._counted_steps += STEPS
+        self._overflow += self.faults.overflow
 
     def _report(self, rank: int) -> LoadReport:
         me, n = self.ranks[rank], self._counted_steps
@@ -218,7 +219,7 @@ class ScriptedGroup:
                 1,
                 int(copies[0]) // 2,
                 n,
-                self.faults.overflow * n,
+                self._overflow,
                 0.04 * n,
                 0.012 * n,
             ),

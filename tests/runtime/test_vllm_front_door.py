@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# The rule is off in this file only, because torch leaves tolist() unannotated.
 """What the front door for vLLM does without vLLM: filling slots, exchanging nothing, declining."""
 
 import numpy as np

@@ -98,7 +98,13 @@ def settings(port: int, store: Path) -> dict[str, dict[str, str | float | bool]]
         "server": {"port": port, "metrics_port": 0},
         "store": {"url": f"sqlite:///{store}", "deadline_s": 2.0},
         "planning": {"is_automatic": False, "deadline_s": 30.0},
-        "window": {"report_every_steps": REPORT_EVERY, "interval_steps": 20, "num_intervals": 3},
+        "shares": {"interval_s": 1.0},
+        "window": {
+            "report_every_steps": REPORT_EVERY,
+            "sent_every_reports": 2,
+            "interval_steps": 20,
+            "num_intervals": 3,
+        },
         "protocol": {
             "agree_every": AGREE_EVERY,
             "nudge_interval_s": 0.5,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.demo_vllm.models import write_deepseek, write_k3, write_qwen3
 from tests.system.controller import ControllerProcess
 from tests.vllm.group import VllmGroup, largest_difference
-from tests.vllm.models import write_deepseek, write_k3, write_qwen3
 from tests.vllm.words import Answer
 
 WRITERS = {"qwen3": write_qwen3, "deepseek": write_deepseek, "k3": write_k3}

@@ -14,7 +14,7 @@ from tests.host.processes import free_port
 from tests.vllm.rank import environment
 from tests.vllm.words import Answer, Job, Layout, Stats
 
-SILENCE_S = 300.0
+SILENCE_S = 900.0
 """Longest wait for an answer: starting an engine takes the longest, on a busy machine."""
 END_S = 30.0
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tests.vllm.models import NUM_EXPERTS, TOP_K
-from tests.vllm.prompts import PROMPTS
+from benchmarks.demo_vllm.models import NUM_EXPERTS, TOP_K
+from benchmarks.demo_vllm.prompts import PROMPTS
 from tests.vllm.words import Answer
 
 EPS = 1e-6

@@ -16,8 +16,8 @@ from typing import Any
 
 from torch import Tensor
 
+from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
-from tests.vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.words import Answer, Job, Stats
 
 
@@ -46,6 +46,8 @@ class Rank:
                 return asdict(self._stats())
             case "oracle":
                 return [asdict(answer) for answer in self._oracle()]
+            case "reload":
+                return self._reload()
             case "roll":
                 return self._roll(int(command["by"]))
             case other:
@@ -106,6 +108,10 @@ class Rank:
             epochs=list(self._epochs),
             is_halted=hook.state().is_halted,
         )
+
+    def _reload(self) -> None:
+        self._llm.collective_rpc("reload_weights")
+        self._watch_epochs()
 
     def _roll(self, by: int) -> None:
         """Change the map and leave the weights where they are.

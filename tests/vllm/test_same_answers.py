@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.demo_vllm.models import NUM_EXPERTS, TOP_K
+from benchmarks.demo_vllm.operators import DeploymentOperator
+from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.system.controller import ControllerProcess
 from tests.system.rank import AGREE_EVERY
 from tests.vllm.conftest import Golden
 from tests.vllm.group import VllmGroup, largest_difference
-from tests.vllm.models import NUM_EXPERTS, TOP_K
-from tests.vllm.operators import DeploymentOperator
-from tests.vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.words import Answer, Layout, Stats
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
@@ -118,6 +118,7 @@ def test_answers_stay_the_same_through_placements(served: Served) -> None:
     require_slots_hold_what_they_claim(initial, served.model)
     require_slots_hold_what_they_claim(final, served.model)
     require_switched_together(final)
+    require_reload_keeps_the_placement(served)
     require_negative_control(served)
 
 
@@ -153,6 +154,17 @@ def require_switched_together(stats: list[Stats]) -> None:
     first, *others = [one.epochs for one in stats]
     assert len(first) > NUM_PLACEMENTS
     assert all(other == first for other in others)
+
+
+def require_reload_keeps_the_placement(served: Served) -> None:
+    """Weights loaded anew go through the placement that is served, and can be moved on."""
+    before = served.group.stats()
+    served.group.ask(do="reload")
+    served.require_same()
+    after = served.group.stats()
+    assert [one.held for one in after] == [one.held for one in before]
+    require_slots_hold_what_they_claim(after, served.model)
+    served.place_anew()
 
 
 def require_negative_control(served: Served) -> None:

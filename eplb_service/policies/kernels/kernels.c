@@ -20,7 +20,8 @@ typedef int64_t num;
 #define TOLERATED 1e-9    /* load above a limit that is none */
 #define NUM_SWEEPS 3
 #define MOST_LIMITS 100
-#define NUM_TRIED 12      /* changes of one layer that are measured for one step */
+#define NUM_TRIED 8       /* changes of one layer that are measured for one step */
+#define MOST_TRIED 48     /* the same where none of the first wins */
 #define NUM_HOT 10        /* experts of the fullest region that may get a replica */
 #define NUM_ROOMY 12      /* ranks with most room that may take part in a swap */
 #define MOST_STEPS 64
@@ -353,12 +354,12 @@ static void find_regions(Layer *a, double limit) {
 }
 
 /* Keep a change if it is among the best; the list is in order, best first. */
-static num remember(Change *tried, num found, Change c) {
+static num remember(Change *tried, num most, num found, Change c) {
     num at = found;
-    if (found == NUM_TRIED && c.worth <= tried[--at].worth) return found;
+    if (found == most && c.worth <= tried[--at].worth) return found;
     for (; at > 0 && tried[at - 1].worth < c.worth; at--) tried[at] = tried[at - 1];
     tried[at] = c;
-    return found < NUM_TRIED ? found + 1 : found;
+    return found < most ? found + 1 : found;
 }
 
 static double portion(const Layer *a, num expert) {
@@ -380,7 +381,7 @@ static void find_hot(const Layer *a, num full, num *hot) {
 }
 
 /* Replicas of the region's experts in the place of others, outside of it. */
-static num try_replicas(const Layer *a, num full, Change *tried) {
+static num try_replicas(const Layer *a, num full, Change *tried, num most) {
     double over = a->over[full];
     num found = 0, hot[NUM_HOT];
     find_hot(a, full, hot);
@@ -400,14 +401,14 @@ static num try_replicas(const Layer *a, num full, Change *tried) {
             double worth = over - more + taken_up - spilt;
             if (worth <= LEAST_GAIN || is_on(a, expert, rank)) continue;
             Change c = {worth + 1e-3 * portion(a, expert), hot[n], taker, 0};
-            found = remember(tried, found, c);
+            found = remember(tried, most, found, c);
         }
     }
     return found;
 }
 
 /* Swaps of the region's single experts with colder ones where there is room. */
-static num try_swaps(const Layer *a, num full, num found, Change *tried) {
+static num try_swaps(const Layer *a, num full, num found, Change *tried, num most) {
     num roomy[NUM_ROOMY], count = 0;
     for (num r = 0; r < a->ranks; r++) {
         double room = a->room[a->region[r]];
@@ -430,7 +431,7 @@ static num try_swaps(const Layer *a, num full, num found, Change *tried) {
                 if (shift > room) worth -= shift - room;
                 if (worth <= 2 * LEAST_GAIN) continue;
                 Change c = {worth / 2, giver, taker, 1};
-                found = remember(tried, found, c);
+                found = remember(tried, most, found, c);
             }
         }
     }
@@ -439,16 +440,16 @@ static num try_swaps(const Layer *a, num full, num found, Change *tried) {
 
 /* Change slots until the limit is kept, nothing wins or moves are spent; return the moves. */
 static num repair(Layer *a, Limits limits, num left) {
-    num used = 0;
+    num used = 0, most = NUM_TRIED;
     double over = drain(a, limits.repair_to);
     for (num step = 0; step < MOST_STEPS && over > TOLERATED; step++) {
-        Change tried[NUM_TRIED];
+        Change tried[MOST_TRIED];
         num full = 0, best = NOBODY, found;
         double best_gain = LEAST_GAIN;
         find_regions(a, limits.repair_to);
         for (num r = 1; r < a->ranks; r++)
             if (a->over[r] > a->over[full]) full = r;
-        found = try_swaps(a, full, try_replicas(a, full, tried), tried);
+        found = try_swaps(a, full, try_replicas(a, full, tried, most), tried, most);
         num parts = num_parts(a, a->parent);
         double even = even_excess(a, limits.even_cap);
         memcpy(a->kept_tokens, a->tokens, (size_t)a->slots * sizeof(double));
@@ -458,7 +459,8 @@ static num repair(Layer *a, Limits limits, num left) {
             if (used + 1 + tried[n].is_swap > left) continue;
             apply(a, tried[n]);
             double reached = drain(a, limits.repair_to);
-            double broken = (double)(num_parts(a, a->parent) - parts) * limits.breaking;
+            double broken = (double)(num_parts(a, a->parent) - parts) *
+                            (most == NUM_TRIED ? limits.breaking : 0.0);
             double worse = (even_excess(a, limits.even_cap) - even) * limits.even_price;
             double gain = (over - reached - broken - worse) / (double)(1 + tried[n].is_swap);
             if (gain > best_gain && reached < over - TOLERATED) best = n, best_gain = gain;
@@ -466,7 +468,14 @@ static num repair(Layer *a, Limits limits, num left) {
             memcpy(a->tokens, a->kept_tokens, (size_t)a->slots * sizeof(double));
             memcpy(a->load, a->kept_load, (size_t)a->ranks * sizeof(double));
         }
-        if (best == NOBODY) break;
+        if (best == NOBODY) {
+            /* What is stuck may break the graph rather than stay above the limit. */
+            if (most == MOST_TRIED) break;
+            most = MOST_TRIED;
+            over = drain(a, limits.repair_to);
+            continue;
+        }
+        most = NUM_TRIED;
         apply(a, tried[best]);
         used += 1 + tried[best].is_swap;
         over = drain(a, limits.repair_to);

@@ -1,14 +1,11 @@
-"""An owned stack of vLLM's MoE layers as an engine.
-
-Axes    L layers   P slots of all ranks   S local slots
-"""
+"""An owned stack of vLLM's MoE layers as an engine."""
 
 import numpy as np
 
 from eplb_service.domain.ids import IntArray
-from eplb_service.domain.placement import EMPTY, Placement
+from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership
-from moe_runtime.vllm import Install, OwnedModel
+from moe_runtime.vllm import OwnedModel, place
 from worker_agent.adapters.memory import DigestBook
 from worker_agent.adapters.runtime import Seat, SlotsEngine
 
@@ -25,24 +22,8 @@ class VllmEngine(SlotsEngine):
 
         Every rank holds, before, what vLLM's loader and the filling of spare slots left.
         """
-        stack, filler = self._owned.stack, self._owned.filler
-        old = filler.gather_held(stack.held())
-        new = placement.phy2log.astype(np.int64)
-        own = placement.layout.slots_of(self._rank)
-        for layer in range(len(new)):
-            stacks = stack.slots.weights(layer).named()
-            arrived = filler.bring(stacks, old[layer], new[layer])
-            held = old[layer, own].copy()
-            emptied = new[layer, own] == EMPTY
-            held[emptied] = EMPTY
-            for local_slot, tensors in arrived.items():
-                staging = stack.slots.staging_tensors(0)
-                for name, tensor in tensors.items():
-                    staging[name].copy_(tensor)
-                held[local_slot] = new[layer, own][local_slot]
-                stack.install(layer, [Install(local_slot, 0)], held)
-            stack.install(layer, [], held)
-            stack.set_table(layer, table[layer])
+        owned = self._owned
+        place(owned.stack, owned.filler, placement.phy2log.astype(np.int64), table)
 
 
 def seat_of(owned: OwnedModel) -> Seat:

@@ -6,39 +6,26 @@ dummy batch where there is nothing to run, is a step; whatever else runs the mod
 profiling, warm-up, graph capture) is none, and the agent does nothing then.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol, cast
-
-from torch.distributed import ProcessGroup
 
 from moe_runtime.vllm import (
     CannotOwn,
     ExchangeChoice,
     FactoryTaken,
     Options,
-    OwnedModel,
     Phase,
     StepKind,
     StepScope,
     Unowned,
-    own_model,
     take_factory,
 )
-from worker_agent.adapters.runtime import Seat
-from worker_agent.adapters.vllm.engine import seat_of
-from worker_agent.adapters.vllm.identity import Identity, VllmConfig, identity_of
-from worker_agent.agent.hook import StepHook
-from worker_agent.ports import engine as ports
+from worker_agent.adapters.vllm.attachment import Attachment, AttachSeat, Modules, log
+from worker_agent.adapters.vllm.identity import VllmConfig
 
 __all__ = ["ExchangeChoice", "Options", "OwnedWorker", "Unowned", "take_factory", "wrap_workers"]
-
-log = logging.getLogger("vllm.plugins.eplb")
-"""Below vLLM's own logger, so that its handlers print what is said here."""
-
-Attach = Callable[[Seat, Identity, ProcessGroup | None], StepHook]
 
 
 class SchedulerOutput(Protocol):
@@ -53,7 +40,7 @@ class Worker(Protocol):
 
     vllm_config: VllmConfig
 
-    def get_model(self) -> object:
+    def get_model(self) -> Modules:
         """Return the loaded model."""
         ...
 
@@ -64,9 +51,7 @@ class OwnedWorker:
 
     worker: Worker
     taken: FactoryTaken
-    attach: Attach
-    owned: OwnedModel | None = None
-    hook: StepHook | None = None
+    bound: Attachment
 
     def load_model(self, original: Callable[..., object]) -> Callable[..., object]:
         """Load, then bind the model's layers and attach."""
@@ -86,7 +71,7 @@ class OwnedWorker:
                     "; ".join(self.taken.declined.reasons),
                 )
                 return loaded
-            self._bind(config)
+            self.bound.bind(self.worker.get_model(), self.taken, config)
             return loaded
 
         return load_model
@@ -109,7 +94,7 @@ class OwnedWorker:
                 phase = Phase.PREFILL
             kind = StepKind.REAL if num_tokens else StepKind.DUMMY
             scope = StepScope(kind, phase, num_tokens)
-            return self._step(scope, lambda: original(output, *values, **keywords))
+            return self.bound.step(scope, lambda: original(output, *values, **keywords))
 
         return execute_model
 
@@ -118,7 +103,7 @@ class OwnedWorker:
 
         def execute_dummy_batch(*values: object, **keywords: object) -> object:
             scope = StepScope(StepKind.DUMMY, Phase.DECODE, 0)
-            return self._step(scope, lambda: original(*values, **keywords))
+            return self.bound.step(scope, lambda: original(*values, **keywords))
 
         return execute_dummy_batch
 
@@ -126,74 +111,63 @@ class OwnedWorker:
         """Warm up: no step."""
 
         def compile_or_warm_up_model(*values: object, **keywords: object) -> object:
-            if self.owned is None:
+            if (owned := self.bound.owned) is None:
                 return original(*values, **keywords)
-            stack = self.owned.stack
-            before = stack.enter(StepScope(StepKind.WARMUP, Phase.DECODE, -1))
+            before = owned.stack.enter(StepScope(StepKind.WARMUP, Phase.DECODE, -1))
             try:
                 return original(*values, **keywords)
             finally:
-                stack.enter(before)
+                owned.stack.enter(before)
 
         return compile_or_warm_up_model
+
+    def reload_weights(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Load other weights into the running model; the placement stays what it was.
+
+        The loader writes each expert into the slot of its number. So experts go home before, the
+        spare slots are filled after, and the agent attaches anew and is told the last placement.
+        Collective over all engines: vLLM must be paused.
+        """
+
+        def reload_weights(*values: object, **keywords: object) -> object:
+            if (owned := self.bound.owned) is None:
+                return original(*values, **keywords)
+            self.bound.detach("weights are reloaded")
+            owned.go_home()
+            reloaded = original(*values, **keywords)
+            owned.refill()
+            self.bound.attach()
+            return reloaded
+
+        return reload_weights
+
+    def sleep(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Sleep: nothing is counted, agreed or moved until the worker wakes up."""
+
+        def sleep(*values: object, **keywords: object) -> object:
+            self.bound.detach("the engine sleeps")
+            return original(*values, **keywords)
+
+        return sleep
+
+    def wake_up(self, original: Callable[..., object]) -> Callable[..., object]:
+        """Wake up, and attach anew if the agent was let go of. Collective over all engines."""
+
+        def wake_up(*values: object, **keywords: object) -> object:
+            woken = original(*values, **keywords)
+            self.bound.attach()
+            return woken
+
+        return wake_up
 
     def shutdown(self, original: Callable[..., object]) -> Callable[..., object]:
         """End the agent, then the worker."""
 
         def shutdown(*values: object, **keywords: object) -> object:
-            hook, self.hook = self.hook, None
-            if hook is not None:
-                hook.close()
+            self.bound.detach("the engine ends")
             return original(*values, **keywords)
 
         return shutdown
-
-    def _bind(self, config: VllmConfig) -> None:
-        model = self.worker.get_model()
-        self.owned = owned = own_model(cast("Modules", model), self.taken)
-        stack = owned.stack
-        log.info(
-            "EPLB: %d MoE layers of %d experts are owned: %d slots on this rank, %d filled from "
-            "others, %d staging rows of %d bytes, %s",
-            stack.facts.num_layers,
-            stack.facts.num_experts,
-            stack.slots.num_slots,
-            owned.num_filled,
-            stack.slots.staging_rows,
-            owned.staging_bytes,
-            "tokens replicated" if stack.ranks.is_replicated else "tokens exchanged",
-        )
-        group = expert_group() if stack.ranks.group.size > 1 else own_group()
-        self.hook = self.attach(seat_of(owned), identity_of(config), group)
-
-    def _step(self, scope: StepScope, run: Callable[[], object]) -> object:
-        if self.owned is None or self.hook is None:
-            return run()
-        self.hook.before_step()
-        before = self.owned.stack.enter(scope)
-        try:
-            return run()
-        finally:
-            self.owned.stack.enter(before)
-            self.hook.after_step(ports.StepKind(scope.kind.name.lower()))
-
-
-class Modules(Protocol):
-    """A loaded model: an nn.Module."""
-
-    def named_modules(self) -> list[tuple[str, object]]:
-        """Return every module with its name."""
-        ...
-
-
-def expert_group() -> ProcessGroup:
-    """Return the group of all ranks that hold experts, as its CPU side."""
-    return import_module("vllm.distributed").get_ep_group().cpu_group
-
-
-def own_group() -> ProcessGroup:
-    """Return the group of this rank alone."""
-    return import_module("vllm.distributed").get_tp_group().cpu_group
 
 
 WRAPPED = (
@@ -201,11 +175,14 @@ WRAPPED = (
     "execute_model",
     "execute_dummy_batch",
     "compile_or_warm_up_model",
+    "reload_weights",
+    "sleep",
+    "wake_up",
     "shutdown",
 )
 
 
-def wrap_workers(taken: FactoryTaken, attach: Attach) -> None:
+def wrap_workers(taken: FactoryTaken, attach: AttachSeat) -> None:
     """Have every worker of this process wrapped when it is built; once, however often called."""
     base = import_module("vllm.v1.worker.worker_base").WorkerBase
     build = base.__init__
@@ -214,8 +191,9 @@ def wrap_workers(taken: FactoryTaken, attach: Attach) -> None:
 
     def build_wrapped(worker: object, *values: object, **keywords: object) -> None:
         build(worker, *values, **keywords)
-        owned = OwnedWorker(cast("Worker", worker), taken, attach)
-        vars(worker)["eplb"] = owned
+        bound = Attachment(attach)
+        owned = OwnedWorker(cast("Worker", worker), taken, bound)
+        vars(worker)["eplb"] = bound
         for name in WRAPPED:
             if (original := getattr(worker, name, None)) is not None:
                 setattr(worker, name, getattr(owned, name)(original))

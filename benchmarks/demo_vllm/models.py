@@ -56,40 +56,42 @@ def write_qwen3(folder: Path) -> Path:
     return write(folder, config, weights)
 
 
+DEEPSEEK = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "hidden_size": WIDTH,
+    "intermediate_size": 256,
+    "moe_intermediate_size": EXPERT_WIDTH,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "n_routed_experts": NUM_EXPERTS,
+    "num_experts_per_tok": TOP_K,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid",
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 2.827,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "num_nextn_predict_layers": 0,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "attention_bias": False,
+}
+
+
 def write_deepseek(folder: Path) -> Path:
     """One dense layer and two with experts, as DeepSeek-V3 and Kimi K2 have them."""
     layers, heads, q_rank, kv_rank, rope, nope, value = 3, 4, 64, 512, 64, 128, 128
-    config = {
-        "architectures": ["DeepseekV3ForCausalLM"],
-        "model_type": "deepseek_v3",
-        "hidden_size": WIDTH,
-        "intermediate_size": 256,
-        "moe_intermediate_size": EXPERT_WIDTH,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "q_lora_rank": q_rank,
-        "kv_lora_rank": kv_rank,
-        "qk_rope_head_dim": rope,
-        "qk_nope_head_dim": nope,
-        "v_head_dim": value,
-        "n_routed_experts": NUM_EXPERTS,
-        "num_experts_per_tok": TOP_K,
-        "n_shared_experts": 1,
-        "n_group": 1,
-        "topk_group": 1,
-        "topk_method": "noaux_tc",
-        "scoring_func": "sigmoid",
-        "norm_topk_prob": True,
-        "routed_scaling_factor": 2.827,
-        "first_k_dense_replace": 1,
-        "moe_layer_freq": 1,
-        "num_nextn_predict_layers": 0,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
-    }
     draw, weights = drawing(1), dict[str, Tensor]()
     embed(weights, draw)
     for layer in range(layers):
@@ -110,43 +112,45 @@ def write_deepseek(folder: Path) -> Path:
         weights[f"{prefix}.mlp.gate.e_score_correction_bias"] = draw(NUM_EXPERTS, 1, gain=0.1)[:, 0]
         experts(weights, draw, f"{prefix}.mlp.experts", width=WIDTH)
         dense(weights, draw, f"{prefix}.mlp.shared_experts", width=EXPERT_WIDTH)
-    return write(folder, config, weights)
+    return write(folder, DEEPSEEK, weights)
+
+
+K3 = {
+    "architectures": ["TinyK3ForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_size": WIDTH,
+    "intermediate_size": 256,
+    "moe_intermediate_size": EXPERT_WIDTH,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_experts": NUM_EXPERTS,
+    "num_experts_per_tok": TOP_K,
+    "mlp_only_layers": list(range(3)),
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0,
+    "attention_bias": False,
+    "num_experts_per_token": TOP_K,
+    "num_shared_experts": 2,
+    "routed_expert_hidden_size": 64,
+    "latent_moe_use_norm": True,
+    "moe_router_activation_func": "sigmoid",
+    "moe_renormalize": True,
+    "routed_scaling_factor": 1.0,
+    "use_grouped_topk": True,
+    "num_expert_group": 1,
+    "topk_group": 1,
+    "activation_situ_beta": 4.0,
+    "activation_situ_linear_beta": 25.0,
+    "min_moe_intermediate_per_partition": 1,
+}
 
 
 def write_k3(folder: Path) -> Path:
     """Kimi K3's MoE block in three layers around Qwen3's attention, for `tests.vllm.k3_host`."""
     layers, heads, kv_heads, head, latent = 3, 4, 2, 32, 64
-    config = {
-        "architectures": ["TinyK3ForCausalLM"],
-        "model_type": "qwen3_moe",
-        "hidden_size": WIDTH,
-        "intermediate_size": 256,
-        "moe_intermediate_size": EXPERT_WIDTH,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head,
-        "num_experts": NUM_EXPERTS,
-        "num_experts_per_tok": TOP_K,
-        "mlp_only_layers": list(range(layers)),
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
-        "num_experts_per_token": TOP_K,
-        "num_shared_experts": 2,
-        "routed_expert_hidden_size": latent,
-        "latent_moe_use_norm": True,
-        "moe_router_activation_func": "sigmoid",
-        "moe_renormalize": True,
-        "routed_scaling_factor": 1.0,
-        "use_grouped_topk": True,
-        "num_expert_group": 1,
-        "topk_group": 1,
-        "activation_situ_beta": 4.0,
-        "activation_situ_linear_beta": 25.0,
-        "min_moe_intermediate_per_partition": 1,
-    }
     draw, weights = drawing(2), dict[str, Tensor]()
     embed(weights, draw)
     for layer in range(layers):
@@ -161,7 +165,7 @@ def write_k3(folder: Path) -> Path:
         weights[f"{mlp}.routed_expert_up_proj.weight"] = draw(WIDTH, latent, gain=2.0)
         experts(weights, draw, f"{mlp}.experts", width=latent)
         dense(weights, draw, f"{mlp}.shared_experts", width=2 * EXPERT_WIDTH)
-    return write(folder, config, weights)
+    return write(folder, K3, weights)
 
 
 def drawing(seed: int) -> Draw:

@@ -1,0 +1,1 @@
+"""Real vLLM under real requests, balanced while it serves."""

@@ -1,0 +1,197 @@
+"""The processes of the demonstration: a controller on Ray, and vLLM's server; each ended by pid."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+START_S = 600.0
+"""Longest wait for a process to be up, on a busy machine."""
+END_S = 60.0
+INSTANCE = "demo"
+
+
+class PartFailed(Exception):
+    """A process did not come up; the text has the end of its log."""
+
+
+class Part:
+    """One process with what it starts, and its log."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: Sequence[str], extra: dict[str, str]) -> None:
+        """Start it in a session of its own."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **extra},
+                start_new_session=True,
+            )
+
+    def await_up(self, is_up: Callable[[], bool]) -> None:
+        """Wait until it is up. Raises PartFailed."""
+        give_up_at = time.monotonic() + START_S
+        while not is_up():
+            ended = self._process is None or self._process.poll() is not None
+            if ended or time.monotonic() > give_up_at:
+                what = "ended" if ended else f"was not up after {START_S:g} s"
+                raise PartFailed(f"{self.name} {what}:\n{self.said()[-3000:]}")
+            time.sleep(0.2)
+
+    def said(self) -> str:
+        """Everything that it wrote."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def kill(self) -> None:
+        """Kill it and everything that it started, at once."""
+        if self._process is None:
+            return
+        for pid in (self._process.pid, *descendants(self._process.pid)):
+            with suppress(ProcessLookupError):  # its parent's end was its own
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait(END_S)
+        self._process = None
+
+
+class Controller(Part):
+    """The placement controller on a Ray of its own."""
+
+    def __init__(self, folder: Path, agree_every: int) -> None:
+        super().__init__("controller", folder)
+        self.port = free_port()
+        self._config = folder / "controller.json"
+        self._config.write_text(json.dumps(settings(self.port, folder, agree_every)))
+
+    def up(self) -> None:
+        """Start it, or start it again, and wait until it leads."""
+        before = len(self.said())
+        command = [sys.executable, "-m", "eplb_service.host.main", "up", "--wait", "300"]
+        extra = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+        self.start([*command, "--config", str(self._config)], extra)
+        self.await_up(lambda: "controller   " in self.said()[before:])
+
+
+class Server(Part):
+    """vLLM's own server: two engines that share experts."""
+
+    def __init__(self, model: Path, folder: Path, controller_port: int, agree_every: int) -> None:
+        super().__init__("server", folder)
+        self.url = f"http://127.0.0.1:{free_port()}"
+        self._model = model
+        self._extra = {
+            **serving_environment(),
+            "EPLB_VLLM_ENABLED": "1",
+            "EPLB_VLLM_REDUNDANT_EXPERTS": "2",
+            "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller_port}",
+            "EPLB_AGENT_AGREE_EVERY": str(agree_every),
+            "EPLB_AGENT_DEPLOYMENT__INSTANCE": INSTANCE,
+            "EPLB_AGENT_WAIT_FOR_WELCOME_S": "30",
+            "EPLB_AGENT_PACE__POLL_S": "0.05",
+            "EPLB_AGENT_PACE__MAX_BACKOFF_S": "1",
+        }
+
+    def up(self) -> None:
+        """Start it and wait until it answers."""
+        port = self.url.rpartition(":")[2]
+        options = {**server_options(), "--model": str(self._model), "--port": port}
+        flags = ["--enforce-eager", "--enable-expert-parallel", "--no-enable-prefix-caching"]
+        words = [word for pair in options.items() for word in pair]
+        module = "vllm.entrypoints.openai.api_server"
+        self.start([sys.executable, "-m", module, *flags, *words], self._extra)
+        self.await_up(self._is_healthy)
+
+    def complete(self, prompt: Sequence[int], num_tokens: int) -> list[int]:
+        """Return the greedy continuation of a prompt. Raises URLError."""
+        body = {
+            "model": str(self._model),
+            "prompt": list(prompt),
+            "max_tokens": num_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        request = urllib.request.Request(
+            f"{self.url}/v1/completions",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=END_S) as answer:
+            (choice,) = json.load(answer)["choices"]
+        return [int(token) for token in choice["token_ids"]]
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return False
+
+
+def server_options() -> dict[str, str]:
+    """Options of vLLM's server, but for where it is."""
+    return {
+        "--host": "127.0.0.1",
+        "--data-parallel-size": "2",
+        "--dtype": "float32",
+        "--max-model-len": "256",
+        "--max-num-seqs": "8",
+        "--kv-cache-memory-bytes": str(64 << 20),
+    }
+
+
+def serving_environment() -> dict[str, str]:
+    """What any process of vLLM needs on a machine without accelerators and network."""
+    return {
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "TORCH_COMPILE_DISABLE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def settings(port: int, folder: Path, agree_every: int) -> dict[str, dict[str, str | int | bool]]:
+    """The controller's settings: plans are drawn when they are asked for."""
+    return {
+        "server": {"port": port, "metrics_port": 0},
+        "store": {"url": f"sqlite:///{folder / 'eplb.db'}"},
+        "planning": {"is_automatic": False},
+        "window": {"report_every_steps": 10, "interval_steps": 20, "num_intervals": 3},
+        "protocol": {"agree_every": agree_every, "expiry_steps": 2000},
+    }
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes below one, children first."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # a process that has just ended
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                child = int(stat.parent.name)
+                yield child
+                yield from descendants(child)

@@ -1,0 +1,139 @@
+"""Every expression of every dashboard has data, and an alert reaches a webhook, on real servers.
+
+Real Prometheus and Alertmanager, and a real controller with real agents.
+"""
+
+import re
+from collections.abc import Generator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+from eplb.v1 import admin_pb2
+
+from tests.host.processes import await_so
+from tests.observe.dashboards import DASHBOARDS, RULES, dashboard, expressions
+from tests.observe.house import CALL_S, House, house
+from tests.observe.tools import Heard, Prometheus, hurried, prometheus, webhook
+from tests.system.group import Group
+from tests.system.rank import AGREE_EVERY
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
+FIRE_S = 90.0
+VLLM = "\n".join(
+    f'{name}_bucket{{le="{le}"}} {{count}}'
+    for name in ("vllm:time_to_first_token_seconds", "vllm:inter_token_latency_seconds")
+    for le in ("0.1", "1.0", "+Inf")
+)
+
+
+class _Vllm(BaseHTTPRequestHandler):
+    """Stands in for vLLM's exporter: its names, with counts that grow."""
+
+    count = 0
+
+    def do_GET(self) -> None:
+        type(self).count += 5
+        body = (VLLM.replace("{count}", str(type(self).count)) + "\n").encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        del format, args
+
+
+@dataclass
+class Site:
+    """Everything that runs."""
+
+    home: House
+    prometheus: Prometheus
+    heard: Heard
+    real: str
+    """Name of the deployment whose agents are real."""
+
+    def await_told(self, status: str, alert: str, deployment: str = "") -> None:
+        """Wait until the webhook was told."""
+        await_so(
+            lambda: self.heard.has(status, alert, deployment),
+            within_s=FIRE_S,
+            what=f"{alert} {status} {deployment}; told: {self.heard.told}",
+        )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
+    folder = tmp_path_factory.mktemp("live")
+    with ExitStack() as stack:
+        protocol: dict[str, str | float | bool] = {"agree_every": AGREE_EVERY}
+        planning: dict[str, str | float | bool] = {"deadline_s": 60.0}
+        home = stack.enter_context(house(folder, planning=planning, protocol=protocol))
+        vllm = ThreadingHTTPServer(("127.0.0.1", 0), _Vllm)
+        Thread(target=vllm.serve_forever, daemon=True).start()
+        stack.callback(vllm.server_close)
+        stack.callback(vllm.shutdown)
+        hook, heard = stack.enter_context(webhook())
+        targets = {
+            "home": ("/metrics", home.metrics_port),
+            "experts": ("/metrics/experts", home.metrics_port),
+            "vllm": ("/metrics", vllm.server_port),
+        }
+        rules = hurried(RULES.read_text())
+        watching = stack.enter_context(prometheus(folder, targets, rules=rules, hook=hook))
+        real = Group(home.endpoint)
+        stack.callback(real.kill)
+        (status,) = home.admin.Status(admin_pb2.StatusRequest(), timeout=CALL_S).deployments
+        real.serve(120)
+        home.apply(status.deployment, "random", "to have something to show")
+        real.serve_until(
+            lambda: home.status(status.deployment).operation.running.phase == "done",
+            within_steps=4000,
+            what="the plan is done",
+        )
+        real.serve(120)
+        yield Site(home, watching, heard, status.deployment)
+
+
+def substituted(expr: str, deployment: str) -> str:
+    """What Grafana would send."""
+    return expr.replace("$__rate_interval", "60s").replace(
+        "$deployment", re.escape(deployment).replace("\\", "\\\\")
+    )
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_expression_of_every_dashboard_has_data(site: Site, name: str) -> None:
+    missing = {
+        (title, substituted(expr, site.real)) for title, expr in expressions(dashboard(name))
+    }
+
+    def is_complete() -> bool:
+        for title, expr in tuple(missing):
+            if site.prometheus.query(expr):
+                missing.discard((title, expr))
+        return not missing
+
+    await_so(is_complete, within_s=60, what=f"data for {missing}")
+
+
+def test_the_watchdog_is_always_told(site: Site) -> None:
+    site.await_told("firing", "EplbWatchdog")
+
+
+def freeze(site: Site, seconds: float) -> None:
+    act = site.home.act(site.real, "for the night")
+    request = admin_pb2.FreezeRequest(act=act, seconds=seconds)
+    site.home.admin.Freeze(request, timeout=CALL_S)
+
+
+@pytest.mark.timeout(240)
+def test_a_freeze_that_is_forgotten_is_told_until_it_is_lifted(site: Site) -> None:
+    freeze(site, 3600.0)
+    site.await_told("firing", "EplbFreezeForgotten", site.real)
+    freeze(site, 0.0)
+    site.await_told("resolved", "EplbFreezeForgotten", site.real)

@@ -1,0 +1,98 @@
+"""What a worker of vLLM is bound to: an owned model, and an agent while there is one."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Protocol
+
+from torch.distributed import ProcessGroup
+
+from moe_runtime.vllm import FactoryTaken, OwnedModel, StepScope, own_model
+from worker_agent.adapters.runtime import Seat
+from worker_agent.adapters.vllm.engine import seat_of
+from worker_agent.adapters.vllm.identity import Identity, VllmConfig, identity_of
+from worker_agent.agent.hook import StepHook
+from worker_agent.ports import engine as ports
+
+log = logging.getLogger("vllm.plugins.eplb")
+"""Below vLLM's own logger, so that its handlers print what is said here."""
+
+AttachSeat = Callable[[Seat, Identity, ProcessGroup | None], StepHook]
+
+
+class Modules(Protocol):
+    """A loaded model: an nn.Module."""
+
+    def named_modules(self) -> Iterable[tuple[str, object]]:
+        """Yield every module with its name."""
+        ...
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One worker's model and agent."""
+
+    attach_seat: AttachSeat
+    owned: OwnedModel | None = None
+    hook: StepHook | None = None
+    identity: Identity | None = None
+
+    def bind(self, model: Modules, taken: FactoryTaken, config: VllmConfig) -> None:
+        """Own a loaded model and attach. Collective over all engines."""
+        self.owned = owned = own_model(model, taken)
+        self.identity = identity_of(config)
+        stack = owned.stack
+        log.info(
+            "EPLB: %d MoE layers of %d experts are owned: %d slots on this rank, %d filled from "
+            "others, %d staging rows of %d bytes, %s",
+            stack.facts.num_layers,
+            stack.facts.num_experts,
+            stack.slots.num_slots,
+            owned.num_filled,
+            stack.slots.staging_rows,
+            owned.staging_bytes,
+            "tokens replicated" if stack.ranks.is_replicated else "tokens exchanged",
+        )
+        self.attach()
+
+    def attach(self) -> None:
+        """Attach an agent, unless there is one, or no owned model. Collective."""
+        if self.owned is None or self.identity is None or self.hook is not None:
+            return
+        is_shared = self.owned.stack.ranks.group.size > 1
+        group = expert_group() if is_shared else own_group()
+        self.hook = self.attach_seat(seat_of(self.owned), self.identity, group)
+
+    def detach(self, why: str) -> None:
+        """End the agent, if there is one; an order that it holds is dropped with it."""
+        hook, self.hook = self.hook, None
+        if hook is None:
+            return
+        if hook.state().is_migrating:
+            log.warning("EPLB: the order under way is dropped, since %s", why)
+        hook.close()
+
+    def step(self, scope: StepScope, run: Callable[[], object]) -> object:
+        """Run one step of the engine, with what the agent does around it."""
+        if self.owned is None:
+            return run()
+        if self.hook is not None:
+            self.hook.before_step()
+        before = self.owned.stack.enter(scope)
+        try:
+            return run()
+        finally:
+            self.owned.stack.enter(before)
+            if self.hook is not None:
+                self.hook.after_step(ports.StepKind(scope.kind.name.lower()))
+
+
+def expert_group() -> ProcessGroup:
+    """Return the group of all ranks that hold experts, as its CPU side."""
+    return import_module("vllm.distributed").get_ep_group().cpu_group
+
+
+def own_group() -> ProcessGroup:
+    """Return the group of this rank alone."""
+    return import_module("vllm.distributed").get_tp_group().cpu_group
