@@ -75,8 +75,7 @@ class MoeRuntime:
         packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
-        for served in (mode,) if isinstance(mode, ExchangeMode) else _modes(mode):
-            require(_asked(shape, served, dtype, packing))
+        _require_modes(shape, mode, dtype, packing)
         held_LS = np.array(start.held_LS, dtype=np.int64)
         _check_start(shape, start, peers)
         self.model = model
@@ -236,10 +235,13 @@ def _mark(numbers: npt.ArrayLike) -> int:
     return zlib.crc32(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
 
 
-def _modes(traffic: Traffic) -> tuple[ExchangeMode, ...]:
-    """Return every mode that may be chosen; a table of the step's own may choose any."""
-    mode = traffic.mode
-    return (mode,) if isinstance(mode, ExchangeMode) else tuple(ExchangeMode)
+def _require_modes(
+    shape: StackShape, mode: ExchangeMode | Traffic, dtype: torch.dtype, packing: Packing
+) -> None:
+    """Raise Unsupported unless every mode that may be chosen can serve; a table may choose any."""
+    fixed = mode.mode if isinstance(mode, Traffic) else mode
+    for served in (fixed,) if isinstance(fixed, ExchangeMode) else tuple(ExchangeMode):
+        require(_asked(shape, served, dtype, packing))
 
 
 def _asked(shape: StackShape, mode: ExchangeMode, dtype: torch.dtype, packing: Packing) -> Asked:
