@@ -22,19 +22,18 @@ from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
-from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
-from moe_runtime.experts.activations import is_limited
-from moe_runtime.formats.capabilities import Asked, DeviceKind, require
-from moe_runtime.formats.packing import Packing, pack
+from moe_runtime.formats.packing import Packing
 from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
-from moe_runtime.placement.slots import EMPTY, ExpertSlots, Install
+from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
+from moe_runtime.runtime.loading import load_slots, require_modes, served_expert
 from moe_runtime.runtime.model import Model, StackShape
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
@@ -75,17 +74,16 @@ class MoeRuntime:
         packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
-        _require_modes(shape, mode, dtype, packing)
+        require_modes(shape, mode, dtype, packing)
         held_LS = np.array(start.held_LS, dtype=np.int64)
         _check_start(shape, start, peers)
         self.model = model
         self.layout = start.layout
         self._peers = peers
         self._base = start.layout.base(peers.rank)
-        self._dtype = dtype
-        self._packing = packing
+        self._dtype, self._packing = dtype, packing
         self.slots = ExpertSlots(
-            [self._load(layer, held_S) for layer, held_S in enumerate(held_LS)],
+            [load_slots(model, i, held_S, (packing, dtype)) for i, held_S in enumerate(held_LS)],
             held_LS=held_LS,
             staging_rows=start.staging_rows,
         )
@@ -175,26 +173,7 @@ class MoeRuntime:
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
         """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
-        model, dtype = self.model, self._dtype
-        weights = pack(
-            model.expert(layer, expert, torch.promote_types(dtype, torch.float32)),
-            self._packing,
-            dtype,
-        )
-        if not model.shape.biased:
-            return weights
-        bias = model.bias(layer, expert, dtype)
-        return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
-
-    def _load(self, layer: int, held_S: npt.NDArray[np.int64]) -> ExpertWeights:
-        """Return one layer's slots filled with the experts that they hold."""
-        stacks = self.expert(layer, 0).allocate(len(held_S))
-        for slot, expert in enumerate(held_S.tolist()):
-            if expert != EMPTY:
-                loaded = self.expert(layer, expert).named()
-                for name, stack in stacks.named().items():
-                    stack[slot].copy_(loaded[name][0])
-        return stacks
+        return served_expert(self.model, (layer, expert), self._packing, self._dtype)
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
         local = table_EJ - self._base
@@ -233,27 +212,6 @@ def _layers(model: Model, state: RankState, dtype: torch.dtype) -> tuple[MoELaye
 def _mark(numbers: npt.ArrayLike) -> int:
     """Return a fingerprint of integers, the same on every rank."""
     return zlib.crc32(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
-
-
-def _require_modes(
-    shape: StackShape, mode: ExchangeMode | Traffic, dtype: torch.dtype, packing: Packing
-) -> None:
-    """Raise Unsupported unless every mode that may be chosen can serve; a table may choose any."""
-    fixed = mode.mode if isinstance(mode, Traffic) else mode
-    for served in (fixed,) if isinstance(fixed, ExchangeMode) else tuple(ExchangeMode):
-        require(_asked(shape, served, dtype, packing))
-
-
-def _asked(shape: StackShape, mode: ExchangeMode, dtype: torch.dtype, packing: Packing) -> Asked:
-    return Asked(
-        format=packing.format,
-        dtype=dtype,
-        mode=mode.value,
-        device=DeviceKind.CPU,
-        activation=type(shape.activation).__name__,
-        limited=is_limited(shape.activation),
-        biased=shape.biased,
-    )
 
 
 def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
