@@ -106,7 +106,7 @@ def early_bindings(name: str, original: object, known: tuple[ModuleType, ...]) -
         sorted(
             where
             for where, loaded in list(sys.modules.items())
-            if loaded not in known and vars(loaded).get(name) is original
+            if loaded not in known and getattr(loaded, "__dict__", {}).get(name) is original
         )
     )
 

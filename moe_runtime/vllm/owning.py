@@ -19,6 +19,7 @@ from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
 from moe_runtime.layer.layer import LayerMaths, MoELayer, RankState
 from moe_runtime.layer.parts import Direct, LayerWeights
+from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots
@@ -33,7 +34,7 @@ from moe_runtime.vllm.placing import place
 from moe_runtime.vllm.reading import Reading, read
 from moe_runtime.vllm.replicated import ReplicatedExchange
 from moe_runtime.vllm.seams import Coordinator, Runner
-from moe_runtime.vllm.stack import Layer, OwnedStack, Ranks, StackFacts
+from moe_runtime.vllm.stack import OwnedStack, Ranks, StackFacts
 
 __all__ = ["OwnedModel", "own_model"]
 
@@ -140,8 +141,8 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     )
     names = tuple(runner.layer_name for runner in runners)
     facts = StackFacts(names, first.num_logical_experts, runners[0].routed_experts.top_k)
-    layers = [_layer(i, reading, layout, ranks, state) for i, reading in enumerate(readings)]
-    stack = OwnedStack(facts, layout, ranks, layers, state)
+    layers = [_layer(i, reading, state) for i, reading in enumerate(readings)]
+    stack = OwnedStack(facts, layout, ranks, layers, _passage(layout, ranks))
     for index, runner in enumerate(runners):
         vars(runner)["eplb_layer"] = BoundLayer(stack, index)
     home = Home(np.tile(content_P, (len(runners), 1)), stack.tables())
@@ -283,15 +284,14 @@ def _even_tables(
     return DispatchTables(np.tile(np.array(table_EJ), (num_layers, 1, 1)), layout=layout)
 
 
-def _layer(
-    index: int, reading: Reading, layout: SlotLayout, ranks: Ranks, state: RankState
-) -> Layer:
-    backend = CpuBackend()
-    maths = LayerMaths(reading.routing, reading.activation, backend, time.perf_counter)
+def _layer(index: int, reading: Reading, state: RankState) -> MoELayer:
+    maths = LayerMaths(reading.routing, reading.activation, CpuBackend(), time.perf_counter)
     router = bind(reading.routing, reading.tensors, path=GatingPath.FUSED_WHERE_LEGAL)
     nothing = LayerWeights(torch.empty(0), reading.tensors, Direct(), ())
+    return MoELayer(index, nothing, router, maths, state)
+
+
+def _passage(layout: SlotLayout, ranks: Ranks) -> Passage:
     if ranks.is_replicated:
-        exchange = ReplicatedExchange(layout, backend)
-        return MoELayer(index, nothing, router, maths, exchange, state)
-    direct = AllToAllExchange(ranks.group, layout, backend)
-    return MoELayer(index, nothing, router, maths, direct, state)
+        return Staged(ReplicatedExchange(layout, CpuBackend()))
+    return Staged(AllToAllExchange(ranks.group, layout, CpuBackend()))

@@ -12,20 +12,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.capture.step import NO_CAPTURE
 from moe_runtime.contracts.errors import BadTable
-from moe_runtime.contracts.stages import AllGatherCarry, AllToAllCarry
-from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
+from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, TokenIds
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
-from moe_runtime.layer.layer import LayerInput, MoELayer, RankState
+from moe_runtime.layer.layer import LayerInput, MoELayer, Way, WholeBatch
+from moe_runtime.layer.passage import Passage
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import ExpertSlots, Install
 
 __all__ = ["OwnedStack", "Ranks", "StackFacts", "StepScope"]
-
-Layer = MoELayer[AllGatherCarry] | MoELayer[AllToAllCarry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +87,18 @@ class OwnedStack:
         facts: StackFacts,
         layout: SlotLayout,
         ranks: Ranks,
-        layers: Sequence[Layer],
-        state: RankState,
+        layers: Sequence[MoELayer],
+        passage: Passage,
     ) -> None:
         self.facts = facts
         self.layout = layout
         self.ranks = ranks
         self._layers = tuple(layers)
-        self._state = state
+        self._passage = passage
+        self._state = state = layers[0].state
         self._base = layout.base(ranks.group.rank)
         self._scope = StepScope(StepKind.PROFILE, Phase.PREFILL, -1)
-        self._view: StepView | None = None
+        self._way: Way | None = None
         for layer in range(facts.num_layers):
             self._check_own(layer, state.tables.table(layer).numpy())
 
@@ -127,10 +127,10 @@ class OwnedStack:
             own = slice(start, start + sizes[self.ranks.sharing.rank])
             x_TZ, logits_TX, real_T = x_TZ[own], logits_TX[own], real_T[own]
             token_ids_T = None if token_ids_T is None else token_ids_T[own]
-        view = self._begin(real_T) if index == 0 else self._view
-        assert view is not None, "a forward began in the middle of the model"
+        way = self._begin(real_T) if index == 0 else self._way
+        assert way is not None, "a forward began in the middle of the model"
         ids = NO_TOKEN_IDS if token_ids_T is None else TokenIds(token_ids_T)
-        y_TZ = self._layers[index].forward(LayerInput(x_TZ, logits_TX, real_T, ids), view)
+        y_TZ = self._layers[index].forward(LayerInput(x_TZ, logits_TX, real_T, ids), way)
         return y_TZ if len(sizes) == 1 else self.ranks.sharing.all_gather(y_TZ, sizes)
 
     def install(self, layer: int, installs: Sequence[Install], held_S: npt.ArrayLike) -> None:
@@ -176,12 +176,13 @@ class OwnedStack:
         num_real = num_rows if self._scope.num_real < 0 else self._scope.num_real
         return torch.arange(num_rows) < num_real
 
-    def _begin(self, real_T: Tensor) -> StepView:
+    def _begin(self, real_T: Tensor) -> Way:
         num_real = int(real_T.sum())
         step = Step(self._scope.kind, self._scope.phase)
-        view = self._view = announce(self.ranks.group, step, num_rows=num_real)
+        view = announce(self.ranks.group, step, num_rows=num_real)
         self._state.counters.record_step(view, padding_rows=real_T.shape[0] - num_real)
-        return view
+        way = self._way = Way(view, self._passage, WholeBatch(), NO_CAPTURE)
+        return way
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
         local = table_EJ - self._base

@@ -39,6 +39,21 @@ def test_a_window_is_the_difference_of_two_cuts() -> None:
     assert window.expert_seconds == pytest.approx(0.01)
 
 
+def test_what_the_reports_of_both_phases_say_alike_counts_once() -> None:
+    """A rank has one clock and one overflow; a cut tells them in the report of each phase."""
+    ranks = fleet(FOUR, SLOTS)
+    for step in (20, 40):
+        for rank in range(4):
+            made = ranks.report(rank, step)
+            full = replace(made, steps=replace(made.steps, overflow_tokens=step))
+            for phase in (Phase.PREFILL, Phase.DECODE):
+                ranks.windows.add(replace(full, phase=phase), rank)
+    window = ranks.windows.window()
+    assert window.step_seconds == pytest.approx(0.04)
+    assert window.expert_seconds == pytest.approx(0.01)
+    assert window.overflow_tokens == 4 * 20
+
+
 def test_one_cut_is_no_window() -> None:
     ranks = fleet(FOUR, SLOTS)
     ranks.cut(20)
