@@ -2,7 +2,7 @@
 
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass
-from math import inf, isfinite, isnan
+from math import inf, isfinite, isnan, nan
 
 from eplb_service.cli.ends import invalid
 from eplb_service.cli.what_if import Evenness, Outcome
@@ -75,12 +75,21 @@ def policies(text: str) -> tuple[str, ...]:
 
 def milliseconds(text: str) -> float:
     """Read a time in milliseconds, more than nothing."""
+    return _above_zero(text, "time; write milliseconds above 0, for example 40")
+
+
+def above_zero(text: str) -> float:
+    """Read a finite number above 0."""
+    return _above_zero(text, "number above 0")
+
+
+def _above_zero(text: str, expected: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = float("nan")
+        value = nan
     if not 0 < value < inf:
-        raise ArgumentTypeError(f"{text!r} is no time; write milliseconds above 0, for example 40")
+        raise ArgumentTypeError(f"{text!r} is no {expected}")
     return value
 
 

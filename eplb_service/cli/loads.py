@@ -52,6 +52,8 @@ class Loads:
     layers: tuple[int, ...]
     """[L] number of each layer in the file."""
     form: LoadFormat
+    num_steps: int | None = None
+    """Steps that all windows enclose; None where the file does not say."""
 
     @property
     def total(self) -> FloatArray:

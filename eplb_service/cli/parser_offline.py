@@ -3,9 +3,9 @@
 from argparse import ArgumentParser
 from pathlib import Path
 
-from eplb_service.cli import simulate
+from eplb_service.cli import analyze, simulate
 from eplb_service.cli.adder import Adder
-from eplb_service.cli.costs import milliseconds, policies
+from eplb_service.cli.costs import above_zero, milliseconds, policies
 from eplb_service.cli.options import small_number, whole_number
 from eplb_service.cli.starts import slot_counts, some_slots
 
@@ -13,7 +13,7 @@ POLICIES = ("incremental", "connected")
 
 
 def add_offline(add: Adder) -> None:
-    """Add simulate."""
+    """Add simulate and analyze."""
     simulated = add(
         "simulate",
         simulate.simulate,
@@ -23,16 +23,42 @@ def add_offline(add: Adder) -> None:
     _name_load(simulated)
     _say_slots(simulated)
     _say_costs(simulated)
+    analyzed = add(
+        "analyze",
+        analyze.analyze,
+        "advise whether balancing pays: worth trying, not now, or not enough evidence",
+        "eplbctl analyze recorded.npz --ranks 32 --step-ms 40 --expert-ms 12 --stall-ms 900",
+    )
+    _name_load(analyzed, nargs="?")
+    _say_slots(analyzed)
+    _say_costs(analyzed)
+    analyzed.set_defaults(policy=())
+    for name, when in (("now", "now"), ("then", "that a plan predicts")):
+        analyzed.add_argument(
+            f"--imbalance-{name}",
+            type=above_zero,
+            metavar="X",
+            help=f"peak over mean of the ranks {when}; with both no load is looked at",
+        )
+    analyzed.add_argument(
+        "--interval-steps",
+        type=small_number,
+        metavar="N",
+        help="steps within which the loss must be won back (default: gates.max_payback_steps)",
+    )
 
 
-def _name_load(parser: ArgumentParser) -> None:
+def _name_load(parser: ArgumentParser, *, nargs: str | None = None) -> None:
+    asked = " (default: the controller's newest window)" if nargs else ""
     parser.add_argument(
         "file",
         type=Path,
+        nargs=nargs,
         metavar="FILE",
-        help="counts in .npz, .npy or JSON, SGLang's logical_count, or what `heat -o json` wrote",
+        help="counts in .npz, .npy or JSON, SGLang's logical_count, or what `heat -o json` wrote"
+        + asked,
     )
-    parser.set_defaults(needs_controller=False)
+    parser.set_defaults(needs_controller=bool(nargs))
 
 
 def _say_slots(parser: ArgumentParser) -> None:
