@@ -11,20 +11,20 @@ VLLM_PY   := $(VLLM_VENV)/bin/python
 STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
-KERNELS := eplb_service/policies/kernels/kernels.c
+KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
 PLACEMENT_MODULE := benchmarks.placement
 
 # What the fast gate leaves out, and what no machine without the hardware or the engine can run.
-HARDWARE := npu_hardware or vllm
+HARDWARE := npu_hardware or vllm or matrix
 HEAVY    := ray or processes or slow or npu_schema or npu_emulated or $(HARDWARE)
 
 export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
+.PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm demo-vllm \
         bench-placement fuzz gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
@@ -38,6 +38,7 @@ help:
 	@echo "make demo-vllm       vLLM under requests while experts move (needs $(VLLM_VENV))"
 	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
+	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
 	@echo "make fuzz            the protocol under 10,000 seeds of faults (SEEDS=N) and 19 mutations"
 	@echo "make fmt             format the code"
@@ -86,6 +87,10 @@ demo: $(STAMP)
 
 ctl: $(STAMP)
 	@$(ALONE) --join build/demo.pid $(VENV)/bin/eplbctl $(ARGS)
+
+# The full product of the equivalence matrix; `make test` runs a pairwise cover of it.
+matrix: $(STAMP)
+	$(PY) -m pytest -q -m matrix tests/runtime/test_matrix.py $(ARGS)
 
 bench: $(STAMP)
 	@mkdir -p build

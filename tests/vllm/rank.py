@@ -126,7 +126,7 @@ class Rank:
         held_LS[:] = (held_LS + by) % stack.facts.num_experts
 
     def _watch_epochs(self) -> None:
-        eplb = vars(self._worker).get("eplb")
+        eplb = getattr(self._worker, "eplb", None)  # of the worker, through its wrapper
         if eplb is None or eplb.hook is None:
             return
         hook, before_step = eplb.hook, eplb.hook.before_step
