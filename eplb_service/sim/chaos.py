@@ -6,10 +6,11 @@ from random import Random
 from eplb_service.sim.convergence import converge
 from eplb_service.sim.faults import Faults
 from eplb_service.sim.network import Weather
+from eplb_service.sim.stage import Scope
 from eplb_service.sim.story import Violation
 from eplb_service.sim.waves import random_deployment
 from eplb_service.sim.work import Work
-from eplb_service.sim.world import Scope, World
+from eplb_service.sim.world import World
 
 ROUGH = Weather(lost=0.06, repeated=0.12, old=0.05)
 NUM_LINES = 300

@@ -7,6 +7,7 @@ they are heard, and steps down when it is fenced. Waves are its desk's.
 from collections.abc import Callable
 from random import Random
 
+from eplb_service.controller.machine_state import RankGreeted, RankSaid, Ticked
 from eplb_service.domain.errors import StoreConflict, StoreUnavailable
 from eplb_service.domain.ids import Generation, Incarnation
 from eplb_service.protocol.messages import Hello, Resume, SharesApplied, Word
@@ -32,6 +33,8 @@ class SimController:
         self.number = number
         self.deployment = deployment
         self.is_alive = True
+        self.now_s = 0.0
+        """Wall clock."""
         self.generation = store.take_over()
         self.beliefs = Beliefs(deployment.num_ranks, store.incarnation)
         self.shares: ShareLoop | None = None
@@ -87,9 +90,10 @@ class SimController:
         self._say_resume()
 
     def nudge(self) -> None:
-        """Time passed: say again what was not answered; the deadline stands still while idle."""
+        """A second passed: say again what was not answered; deadlines stand still while idle."""
         if not self.beliefs.idle:
-            self.desk.nudge()
+            self.now_s += 1.0
+            self.desk.tell(Ticked(1.0, self.now_s), self.beliefs)
         self._say_shares()
         self._say_resume()
 
@@ -122,13 +126,13 @@ class SimController:
             self.beliefs = Beliefs(self.deployment.num_ranks, incarnation)
             self.shares = self._resuming = None
         self.beliefs.greet(rank, hello.status)
-        self.desk.greet(rank, hello, self.beliefs)
+        self.desk.tell(RankGreeted(hello), self.beliefs)
 
     def _hear(self, rank: int, word: Word) -> None:
         self.beliefs.hear(rank, word)
         if isinstance(word, SharesApplied) and self.shares:
             self.shares.hear(rank, word.shares)
-        self.desk.hear(rank, self.beliefs.incarnation, word)
+        self.desk.tell(RankSaid(rank, self.beliefs.incarnation, word), self.beliefs)
 
     def _say_shares(self) -> None:
         if self.shares and self.shares.name.epoch == self.beliefs.common_epoch:

@@ -2,6 +2,8 @@
 
 from eplb_service.protocol.wave_state import WavePhase
 from eplb_service.sim.controller import SimController
+from eplb_service.sim.links import reconnect, report
+from eplb_service.sim.store import Trouble
 from eplb_service.sim.story import Violation
 from eplb_service.sim.world import World
 
@@ -14,8 +16,9 @@ def converge(world: World) -> None:
     """Stop all faults and wait; raises Violation if the world does not come to rest."""
     world.story.tell("faults stop")
     world.network.heal()
-    world.reconnect()
-    world.be_calm()
+    reconnect(world)
+    world.is_calm = True
+    world.store.trouble = lambda: Trouble.NONE
     world.group.is_idle = False
     if not any(c.generation == world.store.generation for c in world.leaders):
         world.start_controller()
@@ -38,7 +41,7 @@ def _quiet_round(world: World, leader: SimController) -> None:
         world.run_step()
     if leader.beliefs.halt_number is not None:
         leader.resume()
-    world.report(leader)
+    report(world, leader)
     leader.nudge()
     _perform_all(world)
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from eplb_service.domain.ids import Incarnation
-from eplb_service.protocol.messages import Hello, ToMachine, Word
+from eplb_service.controller.machine_state import Event
+from eplb_service.protocol.messages import ToMachine
 from eplb_service.protocol.wave_state import WaveState
 from eplb_service.sim.beliefs import Beliefs
 
@@ -29,28 +29,8 @@ class Desk(Protocol):
         """Whether something waits to be performed."""
         ...
 
-    def greet(self, rank: int, hello: Hello, beliefs: Beliefs) -> None:
-        """Take a Hello of the newest incarnation."""
-        ...
-
-    def hear(self, rank: int, incarnation: Incarnation, word: Word) -> None:
-        """Take a word of the newest incarnation."""
-        ...
-
-    def leave(self, rank: int, incarnation: Incarnation) -> None:
-        """Take notice that a rank's stream ended."""
-        ...
-
-    def stepped(self, rank: int, incarnation: Incarnation, step: int) -> None:
-        """Take the step that a rank's report tells."""
-        ...
-
-    def nudge(self) -> None:
-        """Say again what was not answered."""
-        ...
-
-    def jump(self, *, elapsed_s: float, now_s: float) -> None:
-        """Let the clock jump."""
+    def tell(self, event: Event, beliefs: Beliefs) -> None:
+        """Take what happened to the newest incarnation, as the controller's machine is told."""
         ...
 
     def be_patient(self, num_nudges: int) -> None:

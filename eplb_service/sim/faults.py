@@ -1,7 +1,9 @@
 """What goes wrong in a world: each fault tells whether it could happen."""
 
+from eplb_service.controller.machine_state import Ticked
 from eplb_service.protocol.messages import DropReason, Idle
 from eplb_service.protocol.rank_state import RaiseHalt, Withdraw
+from eplb_service.sim.links import partition, reconnect
 from eplb_service.sim.store import Trouble
 from eplb_service.sim.work import Weighted, any_leader
 from eplb_service.sim.world import World
@@ -53,7 +55,7 @@ class Faults:
             return False
         ranks = [r.rank for r in self._world.group.ranks if self._rng.random() < 0.6]
         self._world.story.tell(f"controller {leader.number} is cut off from ranks {ranks}")
-        self._world.partition(leader, ranks)
+        partition(self._world, leader, ranks)
         return True
 
     def _mend(self) -> bool:
@@ -61,7 +63,7 @@ class Faults:
             return False
         self._world.story.tell("all partitions end")
         self._world.network.mend()
-        self._world.reconnect()
+        reconnect(self._world)
         return True
 
     def _jump_clock(self) -> bool:
@@ -70,7 +72,8 @@ class Faults:
             return False
         elapsed_s, now_s = self._rng.choice((0.0, 3.0, 3600.0)), self._rng.choice((-1e9, 0.0, 4e9))
         self._world.story.tell(f"the clock of controller {leader.number} jumps to {now_s:.0f}")
-        leader.desk.jump(elapsed_s=elapsed_s, now_s=now_s)
+        leader.now_s = now_s
+        leader.desk.tell(Ticked(elapsed_s, now_s), leader.beliefs)
         return True
 
     def _change_policy(self) -> bool:

@@ -9,8 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from eplb_service.controller.machine import begin, step
 from eplb_service.controller.machine_state import (
     DeploymentState,
@@ -23,9 +21,6 @@ from eplb_service.controller.machine_state import (
     PlanEnded,
     PlanStarted,
     RankGreeted,
-    RankLeft,
-    RankSaid,
-    RankStepped,
     RecordPhase,
     Register,
     RunAsked,
@@ -37,22 +32,22 @@ from eplb_service.controller.machine_state import (
     Ticked,
     WaveEnded,
 )
-from eplb_service.controller.records import EpochRecord
 from eplb_service.controller.recovery import recovered_state
 from eplb_service.domain.errors import EplbError, RegistrationRefused
-from eplb_service.domain.ids import Generation, Incarnation
+from eplb_service.domain.ids import Generation
 from eplb_service.domain.plan import Plan
-from eplb_service.domain.wave import Order
-from eplb_service.protocol.messages import Abort, Arm, Hello, Word
+from eplb_service.protocol.messages import Abort, Arm
 from eplb_service.protocol.wave_state import WaveState
 from eplb_service.sim.beliefs import Beliefs
 from eplb_service.sim.desk import Post
+from eplb_service.sim.desk_words import described, last_words, order_for
 from eplb_service.sim.records import found_in, wave_record
 from eplb_service.sim.store import SimStore, WaveRecord
 from eplb_service.sim.story import Violation
 
 PACE = Pace(nudge_interval_s=1.0, wave_deadline_s=8.0, expiry_steps=20, agree_every=1)
 TICK_S = 1.0
+"""Between two nudges."""
 
 
 class MachineDesk:
@@ -104,36 +99,15 @@ class MachineDesk:
         self._ended = None
         self._events.append(RunAsked(plan, len(plan.waves), self._now_s))
 
-    def greet(self, rank: int, hello: Hello, beliefs: Beliefs) -> None:
-        """Take a Hello; the first of all begins the deployment."""
-        del rank, beliefs
-        if self.state is None:
-            self.state = begin(hello, pace=self._pace, now_s=self._now_s)
-        self._events.append(RankGreeted(hello))
-
-    def hear(self, rank: int, incarnation: Incarnation, word: Word) -> None:
-        """Take a word."""
-        self._events.append(RankSaid(rank, incarnation, word))
-
-    def leave(self, rank: int, incarnation: Incarnation) -> None:
-        """A rank's stream ended."""
+    def tell(self, event: Event, beliefs: Beliefs) -> None:
+        """Queue an event; the first Hello of all begins the deployment."""
+        del beliefs
+        if isinstance(event, Ticked):
+            self._now_s = event.now_s
+        if self.state is None and isinstance(event, RankGreeted):
+            self.state = begin(event.hello, pace=self._pace, now_s=self._now_s)
         if self.state is not None:
-            self._events.append(RankLeft(rank, incarnation))
-
-    def stepped(self, rank: int, incarnation: Incarnation, step: int) -> None:
-        """A rank's report told its step."""
-        if self.state is not None:
-            self._events.append(RankStepped(rank, incarnation, step))
-
-    def nudge(self) -> None:
-        """Let a second pass."""
-        self.jump(elapsed_s=TICK_S, now_s=self._now_s + TICK_S)
-
-    def jump(self, *, elapsed_s: float, now_s: float) -> None:
-        """Let time pass, or the wall clock be set."""
-        self._now_s = now_s
-        if self.state is not None:
-            self._events.append(Ticked(elapsed_s, now_s))
+            self._events.append(event)
 
     def be_patient(self, num_nudges: int) -> None:
         """Tune the deadline of a wave, whatever runs."""
@@ -193,59 +167,16 @@ class MachineDesk:
                 self._store.write(generation, end.epoch, end.phase)
                 return PhaseRecorded(end.epoch, end.phase, self._now_s)
             case SendOrderTo(rank, record):
-                self._post(rank, _order(rank, record, generation))
+                self._post(rank, order_for(rank, record, generation))
             case SendArmTo(rank, record):
                 self._post(rank, Arm(generation, record.incarnation, record.wave))
             case SendAbortTo(rank, record):
                 self._post(rank, Abort(generation, record.incarnation, record.wave))
             case WaveEnded():
-                self._ended = self._last_words(effect)
+                self._ended = last_words(effect)
             case Faulted(text):
                 self._store.require_lead(generation)
                 raise Violation(f"words differ: {text}")
             case PlanStarted() | PlanEnded():
                 pass
         return None
-
-    @staticmethod
-    def _last_words(ended: WaveEnded) -> WaveState:
-        record = ended.record
-        return WaveState(
-            record.wave,
-            record.incarnation,
-            record.expires_at_step,
-            ended.phase,
-            heard=(),
-            reason=ended.reason,
-            step=0,
-        )
-
-
-def _order(rank: int, record: EpochRecord, generation: Generation) -> Order:
-    assert record.content is not None
-    return Order(
-        epoch=record.wave.epoch,
-        generation=generation,
-        incarnation=record.incarnation,
-        expires_at_step=record.expires_at_step,
-        content=record.content,
-        dispatch=np.ascontiguousarray(record.shares.table_of(rank)[record.content.layers]),
-    )
-
-
-def described(effect: Effect) -> str:
-    """Name an effect in a few words."""
-    match effect:
-        case SpendEpoch(record):
-            until = f"until step {record.expires_at_step}"
-            return f"SpendEpoch({record.wave.epoch} of {record.plan_id} {until})"
-        case RecordPhase(end):
-            return f"RecordPhase({end.epoch} {end.phase}{f': {end.reason}' if end.reason else ''})"
-        case SendOrderTo(rank, record) | SendArmTo(rank, record) | SendAbortTo(rank, record):
-            return f"{type(effect).__name__}(r{rank} {record.wave.epoch})"
-        case PlanEnded(plan, phase, num_settled, reason):
-            return f"PlanEnded({plan.plan_id} {phase} after {num_settled}: {reason})"
-        case WaveEnded(record, phase):
-            return f"WaveEnded({record.wave.epoch} {phase})"
-        case _:
-            return type(effect).__name__

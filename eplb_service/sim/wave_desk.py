@@ -6,10 +6,12 @@ of them, and so that nothing leaves before the record that it follows is durable
 
 from collections import deque
 
-from eplb_service.domain.ids import Generation, Incarnation
+from eplb_service.controller.machine_state import Event as DeploymentEvent
+from eplb_service.controller.machine_state import RankGreeted, RankSaid, Ticked
+from eplb_service.domain.ids import Generation
 from eplb_service.domain.wave import Order
 from eplb_service.protocol import wave as machine
-from eplb_service.protocol.messages import Abort, Arm, Halted, Hello, Idle, SharesApplied, Word
+from eplb_service.protocol.messages import Abort, Arm, Halted, Hello, Idle, SharesApplied
 from eplb_service.protocol.wave_state import (
     Effect,
     Event,
@@ -69,42 +71,38 @@ class WaveDesk:
         )
         self.todo.extend(effects)
 
-    def greet(self, rank: int, hello: Hello, beliefs: Beliefs) -> None:
-        """Take a Hello; a wave of an older group ends when the new one told what it serves."""
+    def tell(self, event: DeploymentEvent, beliefs: Beliefs) -> None:
+        """Take what is about the wave; nothing here rests on streams or reports."""
+        match event:
+            case RankGreeted(hello):
+                self._greet(hello, beliefs)
+            case RankSaid(rank, incarnation, word):
+                is_of_wave = not isinstance(word, Halted | Idle | SharesApplied)
+                if is_of_wave and self.wave and self.wave.incarnation == incarnation:
+                    self.advance(Said(rank, word))
+            case Ticked(elapsed_s):
+                self._tick(elapsed_s)
+            case _:
+                pass
+
+    def _greet(self, hello: Hello, beliefs: Beliefs) -> None:
+        """A wave of an older group ends when all of the new one have told what they serve."""
         wave = self.wave
         if wave is None:
             return
         if wave.incarnation == hello.incarnation:
-            self.advance(Greeted(rank, hello.status))
+            self.advance(Greeted(hello.profile.rank, hello.status))
         elif not wave.is_over and beliefs.common_epoch is not None:
             self.advance(GroupRestarted(beliefs.common_epoch))
 
-    def hear(self, rank: int, incarnation: Incarnation, word: Word) -> None:
-        """Take a word about the wave."""
-        if isinstance(word, Halted | Idle | SharesApplied):
-            return
-        if self.wave is not None and self.wave.incarnation == incarnation:
-            self.advance(Said(rank, word))
-
-    def leave(self, rank: int, incarnation: Incarnation) -> None:
-        """Nothing here rests on streams."""
-
-    def stepped(self, rank: int, incarnation: Incarnation, step: int) -> None:
-        """Nothing here rests on reports."""
-
-    def nudge(self) -> None:
-        """Say again what was not answered; the deadline comes nearer."""
-        self._patience -= 1
-        if self._patience == 0:
-            self.give_up("deadline passed")
+    def _tick(self, elapsed_s: float) -> None:
+        """A second is a nudge: say again what was not answered; the deadline comes nearer."""
+        if self._patience > 0:
+            self._patience = max(0, self._patience - int(elapsed_s))
+            if self._patience == 0:
+                self.give_up("deadline passed")
         if self.wave and not self.wave.is_over:
             self.advance(Nudge())
-
-    def jump(self, *, elapsed_s: float, now_s: float) -> None:
-        """Time that jumps past the deadline."""
-        del now_s
-        if elapsed_s > self._patience > 0:
-            self._patience = 1
 
     def be_patient(self, num_nudges: int) -> None:
         """Set the deadline."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from eplb_service.sim.controller import SimController
+from eplb_service.sim.links import report
 from eplb_service.sim.world import World
 
 Event = Callable[[], bool]
@@ -91,7 +92,7 @@ class Work:
         leader = any_leader(self._world)
         if leader:
             if self._rng.random() < 0.7:
-                self._world.report(leader)
+                report(self._world, leader)
             leader.nudge()
         return leader is not None
 

@@ -15,7 +15,8 @@ from time import perf_counter
 
 from eplb_service.sim.chaos import simulate
 from eplb_service.sim.story import Violation
-from tests.protocol.mutations import MUTATIONS, Caught, hunt
+from tests.protocol.hunting import Caught, hunt
+from tests.protocol.mutations import MUTATIONS
 
 SUMMARY = Path("build/fuzz-summary.json")
 NUM_SEEDS = 10_000

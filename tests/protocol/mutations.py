@@ -7,8 +7,7 @@ Every mutation replaces one line of the real machines; the same seeds run clean 
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from random import Random
+from dataclasses import replace
 
 import pytest
 
@@ -41,9 +40,7 @@ from eplb_service.protocol.wave_state import (
 )
 from eplb_service.protocol.wave_state import Step as WaveStep
 from eplb_service.sim import group, records
-from eplb_service.sim.chaos import simulate
 from eplb_service.sim.store import SimStore, Trouble
-from eplb_service.sim.story import Violation
 
 Mutate = Callable[[pytest.MonkeyPatch], None]
 
@@ -277,26 +274,3 @@ MUTATIONS: tuple[Mutate, ...] = (
     believe_the_planner,
     take_a_torn_write_for_a_record,
 )
-NUM_SEEDS = 400
-"""Seeds within which each is caught."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caught:
-    """What noticed a mutation."""
-
-    seed: int
-    by: str
-    """Last line of the transcript."""
-
-
-def hunt(mutate: Mutate, num_seeds: int = NUM_SEEDS) -> Caught | None:
-    """Run seeds without a safeguard until one breaks an invariant; None where none does."""
-    with pytest.MonkeyPatch.context() as patch:
-        mutate(patch)
-        for seed in range(num_seeds):
-            try:
-                simulate(Random(seed))
-            except Violation as broken:
-                return Caught(seed, str(broken).splitlines()[-1])
-    return None

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.protocol.mutations import MUTATIONS, Mutate, hunt
+from tests.protocol.hunting import hunt
+from tests.protocol.mutations import MUTATIONS, Mutate
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from eplb_service.protocol import rank_agreed
 from eplb_service.protocol.wave_state import WavePhase
 from eplb_service.sim.chaos import Course, simulate
 from eplb_service.sim.network import FAIR
+from eplb_service.sim.stage import Scope
 from eplb_service.sim.story import Violation
-from eplb_service.sim.world import Scope
 
 NUM_FAST = 60
 NUM_SEEDS = 500
