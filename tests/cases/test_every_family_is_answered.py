@@ -246,6 +246,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     ),
     "F71 does it pay": (
         "tests/cases/test_planning_cases.py::test_f71_a_plan_pays_back_after_so_many_steps",
+        "tests/cli/test_analyze.py::test_f71_all_five_numbers_are_said",
     ),
     "F68 the table is applied once": (
         "tests/cases/test_exchange_cases.py::test_f68_the_table_is_applied_once",
