@@ -11,7 +11,7 @@ VLLM_PY   := $(VLLM_VENV)/bin/python
 STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
-KERNELS := eplb_service/policies/kernels/kernels.c
+KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
