@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.host.assembly import Service
+from eplb_service.host.planner_process import ProcessPlanRunner
 from eplb_service.policies.kernels import library
+from eplb_service.settings.settings import Settings
 
 SOURCES = sorted(Path(library.__file__).parent.glob("*.c"))
 
@@ -85,6 +88,8 @@ def test_loops_that_were_not_built_are_told_with_the_way_out(
 
     library._library.cache_clear()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(library, "find_spec", nothing)
+    with pytest.raises(InvalidSettings, match="install a C compiler"):
+        Service(Settings(), ProcessPlanRunner())
     with pytest.raises(InvalidSettings, match="install a C compiler"):
         library.best_level(np.zeros((1, 1), np.int64), np.array([0, 1]), np.ones((1, 1)))
 

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import FloatArray
 
-__all__ = ["Limits", "Numbers", "best_level", "call", "num_parts", "packed", "repaired"]
+__all__ = [
+    "Limits",
+    "Numbers",
+    "best_level",
+    "call",
+    "num_parts",
+    "packed",
+    "repaired",
+    "require_built",
+]
 
 Numbers = NDArray[np.int64]
 _Array = Numbers | FloatArray
@@ -50,6 +59,11 @@ def _library() -> ctypes.CDLL:
             "install a C compiler (Debian: gcc and libc6-dev), then install this package anew"
         )
     return ctypes.CDLL(found.origin)
+
+
+def require_built() -> None:
+    """Raise InvalidSettings, with what to do, where the loops were not built."""
+    _library()
 
 
 def call(name: str, sizes: tuple[int, ...], arrays: tuple[_Array | int | None, ...]) -> None:
