@@ -34,6 +34,10 @@ def add_offline(add: Adder) -> None:
     _name_load(simulated)
     _say_slots(simulated)
     _say_costs(simulated)
+    _add_analyze(add)
+
+
+def _add_analyze(add: Adder) -> None:
     analyzed = add(
         "analyze",
         analyze.analyze,
