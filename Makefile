@@ -12,20 +12,20 @@ STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
 NPU_WHEEL := build/torch-npu-2.13.0
-KERNELS := eplb_service/policies/kernels/kernels.c
+KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
 PLACEMENT_MODULE := benchmarks.placement
 
 # What the fast gate leaves out, and what no machine without the hardware or the engine can run.
-HARDWARE := npu_hardware or vllm
+HARDWARE := npu_hardware or vllm or matrix
 HEAVY    := ray or processes or slow or npu_schema or npu_emulated or $(HARDWARE)
 
 export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help deps tools demo ctl check static fmt fmt-check lint types walls proto unit test bench \
+.PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm demo-vllm npu-wheel test-npu \
         bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
@@ -41,6 +41,7 @@ help:
 	@echo "make npu-wheel       torch-npu beside the environment, for the tests of the Ascend calls"
 	@echo "make test-npu        on a machine with NPUs, in its own environment (PYTHON=...); writes a report"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
+	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
@@ -88,6 +89,10 @@ demo: $(STAMP)
 
 ctl: $(STAMP)
 	@$(ALONE) --join build/demo.pid $(VENV)/bin/eplbctl $(ARGS)
+
+# The full product of the equivalence matrix; `make test` runs a pairwise cover of it.
+matrix: $(STAMP)
+	$(PY) -m pytest -q -m matrix tests/runtime/test_matrix.py $(ARGS)
 
 bench: $(STAMP)
 	@mkdir -p build

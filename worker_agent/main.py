@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch.distributed import ProcessGroup
 
-from eplb_service.domain.deployment import CountMeaning, ModelShape, RankProfile
+from eplb_service.domain.deployment import Counting, CountMeaning, ModelShape, RankProfile
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import Digest, Incarnation, digest_of
 from eplb_service.domain.shares import Ownership
@@ -245,11 +245,11 @@ def _introduction(
         node=settings.node,
         supernode=settings.supernode,
         adapter=seat.adapter,
-        count_meaning=CountMeaning.RECEIVED,
-        count_replicas=1,
+        counting=Counting(CountMeaning.RECEIVED),
         ownership=seat.ownership,
         num_slots=seat.runtime.slots.num_slots,
         staging_rows=seat.runtime.slots.staging_rows,
+        sets_shares=seat.sets_shares,
     )
     return Introduction(
         identity=settings.deployment.identity(),

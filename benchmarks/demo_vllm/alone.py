@@ -38,8 +38,8 @@ def answers(model: str, *, rolled: bool) -> list[list[int]]:
     return [[int(token) for token in one.outputs[0].token_ids] for one in found]
 
 
-def _roll(worker: object) -> None:
-    stack: Any = vars(worker)["eplb"].owned.stack
+def _roll(worker: Any) -> None:  # noqa: ANN401  a wrapper of vLLM's around the worker
+    stack = worker.eplb.owned.stack
     for layer in range(stack.facts.num_layers):
         table = stack.live_table(layer)
         table.copy_(table.roll(1, 0))

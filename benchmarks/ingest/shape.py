@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from eplb_service.domain.deployment import (
+    Counting,
     CountMeaning,
     DeploymentIdentity,
     ModelShape,
@@ -128,9 +129,9 @@ def _profile(rank: int) -> RankProfile:
         node=f"node-{rank // 16}",
         supernode="",
         adapter="simulated",
-        count_meaning=CountMeaning.RECEIVED,
-        count_replicas=1,
+        counting=Counting(CountMeaning.RECEIVED),
         ownership=Ownership.OWN,
         num_slots=_SLOTS // NUM_RANKS,
         staging_rows=16,
+        sets_shares=True,
     )

@@ -16,6 +16,7 @@ from eplb_service.cli.options import (
     whole_number,
 )
 from eplb_service.cli.parser_files import add_completion, add_contexts, add_files
+from eplb_service.cli.parser_offline import add_offline
 
 ABOUT = """\
 Look after the placement of experts: see how even their load is, move them, go back.
@@ -57,6 +58,7 @@ def build_command_line() -> CommandLine:
     _add_moves(add)
     _add_brakes(add)
     add_files(add)
+    add_offline(add)
     _add_config(add)
     add_contexts(add)
     add_completion(add, build_parser)

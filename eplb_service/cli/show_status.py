@@ -86,6 +86,8 @@ def _shares(view: StatusView) -> Iterator[str]:
             f"imbalance {figure(shares.before)} to {figure(shares.predicted)} predicted",
             f"{figure(shares.measured)} measured since",
         )
+    if shares.even_because:
+        yield line("shares", f"none are drawn: {shares.even_because}")
 
 
 def _operation(view: OperationView) -> Iterator[str]:

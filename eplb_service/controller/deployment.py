@@ -8,7 +8,7 @@ from eplb_service.controller.driver import DeploymentDriver
 from eplb_service.controller.meter import Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
-from eplb_service.controller.revisions import ShareStand
+from eplb_service.controller.revisions import ShareStand, even_only
 from eplb_service.controller.tuning import Tuner, Tuning
 from eplb_service.controller.views import (
     NothingView,
@@ -136,6 +136,13 @@ class Deployment:
         """Whether trouble with shares is another than the last."""
         is_other, self._share_told = trouble != self._share_told, trouble
         return is_other
+
+    @property
+    def even_because(self) -> str:
+        """Why no shares are drawn, in words; empty where they are."""
+        if not self.tuning.shares.is_automatic:
+            return "the setting shares.is_automatic is off"
+        return even_only(self.driver.state)
 
     @property
     def needs_sources(self) -> bool:

@@ -12,8 +12,9 @@ from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.looks import heat_now, measured_window, newest_window
 from eplb_service.controller.machine_state import PlanPhase, RunAsked
 from eplb_service.controller.plan_book import KeptPlan
-from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput, Timing
+from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput
 from eplb_service.controller.ports import PlanRunner
+from eplb_service.controller.pricing import Timing
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
@@ -167,7 +168,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             round_bytes=terms.round_bytes,
             bytes_per_expert=membership.shape.bytes_per_expert,
             ownership=profiles[0].ownership,
-            sets_shares=deployment.tuning.shares.is_automatic,
+            sets_shares=not deployment.even_because,
             nodes=tuple(profile.node for profile in profiles),
         ),
         timing=Timing(

@@ -80,12 +80,12 @@ def status_view(deployment: Deployment, *, now_s: float, wall_s: float) -> Statu
 
 def shares_view(deployment: Deployment) -> SharesView:
     """The shares in use; what a controller did not send itself it cannot judge."""
-    stand, nan = deployment.shares, float("nan")
+    stand, nan, because = deployment.shares, float("nan"), deployment.even_because
     used = current(stand, deployment.driver.state)
     if used is None:
-        return SharesView(stand.num_revisions, nan, nan, nan)
+        return SharesView(stand.num_revisions, nan, nan, nan, because)
     measured = imbalance_view(deployment, measured_window(deployment))
-    return SharesView(stand.num_revisions, used.before, used.predicted, measured.mean)
+    return SharesView(stand.num_revisions, used.before, used.predicted, measured.mean, because)
 
 
 def rank_views(deployment: Deployment, *, now_s: float) -> tuple[RankView, ...]:

@@ -214,4 +214,5 @@ def _require_same_group(membership: Membership, hello: Hello) -> None:
 
 def _counting(profile: RankProfile) -> str:
     """What must be the same on all ranks for their counts to add up."""
-    return f"{profile.ownership} tokens, {profile.count_meaning} by {profile.count_replicas}"
+    counting = profile.counting
+    return f"{profile.ownership} tokens, {counting.meaning} by {counting.num_counters}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
 from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
 from eplb_service.domain.heat import Heat, imbalance, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
@@ -50,17 +51,6 @@ class ToPlacement:
 
 
 Goal = ByPolicy | ToPlacement
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Measured times, to price a plan by."""
-
-    step_s: float
-    expert_s: float
-    """Expert computation in a step on the slowest rank, all layers."""
-    stall_s: float
-    """Time that serving is expected to lose to the whole plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +156,12 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         max_moves=goal.max_moves,
         seed=goal.seed,
     )
-    listed, note = suited(goal.policy, request, is_forced=goal.is_forced)
+    listed, note = suited(
+        goal.policy,
+        request,
+        is_forced=goal.is_forced,
+        sets_shares=task.limits.sets_shares,
+    )
     try:
         target = listed.draw(request)
         require_fit(target, task.current)
@@ -250,33 +245,6 @@ class Pricing:
             won_s=won_seconds(timing, before=mean_before, after=mean_after),
             stall_s=timing.stall_s,
         )
-
-
-def payback_steps(timing: Timing, *, before: float, after: float) -> float:
-    """Steps until the time won equals the time lost; infinite where nothing is won.
-
-    >>> round(payback_steps(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05))
-    300
-    """
-    if not before > 0 or not after < before:
-        return float("inf")
-    won_s = won_seconds(timing, before=before, after=after)
-    if won_s <= 0:
-        return 0.0 if timing.stall_s <= 0 else float("inf")
-    return timing.stall_s / won_s
-
-
-def won_seconds(timing: Timing, *, before: float, after: float) -> float:
-    """Time that a step wins; 0 where nothing is won.
-
-    The slowest rank's expert time scales with the imbalance.
-
-    >>> round(won_seconds(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05), 6)
-    0.003
-    """
-    if not before > 0 or not after < before:
-        return 0.0
-    return timing.expert_s * (1.0 - after / before)
 
 
 def _plan_id(task: PlanningInput, target: Placement) -> str:

@@ -28,6 +28,9 @@ from eplb_service.domain.shares import (
 )
 from eplb_service.protocol.messages import NewShares
 
+MOST_NAMED = 8
+"""Ranks named in one sentence."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InUse:
@@ -84,7 +87,24 @@ def held_up(state: DeploymentState) -> str:
         return "busy"
     if missing_ranks(state) or membership is None or membership.served() is None:
         return "not_ready"
+    if even_only(state):
+        return "even_only"
     return "idle" if membership.is_idle else ""
+
+
+def even_only(state: DeploymentState) -> str:
+    """Why this group's shares stay even, in words; empty where all its ranks take others."""
+    known = state.membership.known if state.membership else ()
+    given = [member.profile for member in known if not member.profile.sets_shares]
+    if not given:
+        return ""
+    ranks = [profile.rank for profile in given[:MOST_NAMED]]
+    more = f" and {len(given) - MOST_NAMED} more" if len(given) > MOST_NAMED else ""
+    adapters = ", ".join(sorted({profile.adapter for profile in given}))
+    return (
+        f"ranks {ranks}{more} ({adapters}) take no shares; they stay even, and plans are priced "
+        "by that"
+    )
 
 
 def tables_in_use(stand: ShareStand, state: DeploymentState) -> Shares | None:

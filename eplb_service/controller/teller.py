@@ -82,7 +82,7 @@ class Teller:
                 deployment.book.ended(plan.plan_id, phase, reason)
                 deployment.plan_ended(num_settled=num_settled, now_s=self._clock.monotonic_s())
                 ended = deployment.book.latest_run()
-                if num_settled and ended is not None and ended.base is not None:
+                if num_settled and ended is not None:
                     deployment.trial = on_trial(deployment, plan, ended.base)
                 text = f"plan {phase}: {num_settled} of {len(plan.waves)} waves settled"
                 self.note(

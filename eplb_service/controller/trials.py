@@ -74,7 +74,7 @@ class Trials:
         has_shares = current(deployment.shares, deployment.driver.state) is not None
         is_patient = waited_s >= SHARE_TURNS * tuning.shares.interval_s
         is_later = found.worse_at < 0 or window.first_step >= found.worse_at
-        return is_later and (has_shares or is_patient or not tuning.shares.is_automatic)
+        return is_later and (has_shares or is_patient or bool(deployment.even_because))
 
     async def _judge(self, deployment: Deployment, found: OnTrial, window: LoadWindow) -> _Judged:
         task = task_of(deployment, _draw(found, "judge"))

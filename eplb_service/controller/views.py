@@ -34,6 +34,8 @@ class SharesView:
     """Imbalance that the revision in use promised; NaN while shares are even."""
     measured: float
     """Imbalance measured since it is in use; NaN until enough was counted."""
+    even_because: str = ""
+    """Why none are drawn, in words; empty where they are."""
 
 
 NO_SHARES = SharesView(0, float("nan"), float("nan"), float("nan"))

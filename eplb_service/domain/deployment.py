@@ -18,6 +18,15 @@ class CountMeaning(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Counting:
+    """What a rank's slot counts say, and who says the same."""
+
+    meaning: CountMeaning
+    num_counters: int = 1
+    """Ranks that count the same tokens; 1 unless the meaning is REPLICATED."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentIdentity:
     """What makes two deployments different."""
 
@@ -61,11 +70,11 @@ class RankProfile:
     supernode: str
     adapter: str
     """Engine adapter, for people."""
-    count_meaning: CountMeaning
-    count_replicas: int
-    """Ranks that count the same tokens; 1 unless count_meaning is REPLICATED."""
+    counting: Counting
     ownership: Ownership
     num_slots: int
     """Slots of this rank."""
     staging_rows: int
     """Experts that fit into the rank's staging memory at one time."""
+    sets_shares: bool
+    """Whether it takes shares; otherwise its tables change with its placement alone."""

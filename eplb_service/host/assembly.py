@@ -14,6 +14,7 @@ from eplb_service.domain.errors import EplbError
 from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
+from eplb_service.policies.kernels.library import require_built
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.tuner import SettingsTuner
@@ -40,6 +41,8 @@ class Service:
     """A controller with its server, store and metrics."""
 
     def __init__(self, settings: Settings, runner: PlanRunner) -> None:
+        """Raises InvalidSettings where the package was installed without its compiled loops."""
+        require_built()
         self._settings = settings
         self._recorder = PrometheusRecorder()
         self._recorder.set(BUILD_INFO, (version(PACKAGE),), 1)

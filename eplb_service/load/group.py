@@ -42,7 +42,7 @@ class Group:
 
     def counts_all_slots(self, rank: int) -> bool:
         """Whether the rank counts tokens of every slot of the group, not of its own slots."""
-        return self.profiles[rank].count_meaning is not CountMeaning.RECEIVED
+        return self.profiles[rank].counting.meaning is not CountMeaning.RECEIVED
 
     def num_columns(self, rank: int) -> int:
         """Slots that the rank's reports have a column for."""
@@ -57,8 +57,8 @@ class Group:
     @property
     def num_counters(self) -> int:
         """How many ranks count the same token as received; the sum is divided by it."""
-        if self.profiles[0].count_meaning is CountMeaning.REPLICATED:
-            return self.profiles[0].count_replicas
+        if self.profiles[0].counting.meaning is CountMeaning.REPLICATED:
+            return self.profiles[0].counting.num_counters
         return 1
 
     @property

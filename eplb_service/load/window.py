@@ -91,16 +91,17 @@ def enclose(
     seconds = np.zeros((group.num_ranks, 2))
     overflow = 0
     for rank in span.ranks:
-        for phase in phases:
-            if (rank, phase) not in last:
-                continue
+        told = [phase for phase in phases if (rank, phase) in last]
+        for phase in told:
             before, after = first[rank, phase], last[rank, phase]
             slot_tokens[:, group.columns(rank)] += after.received - before.received
             tokens[rank] += after.steps.tokens - before.steps.tokens
-            overflow += after.steps.overflow_tokens - before.steps.overflow_tokens
-            seconds[rank] += (
-                after.steps.step_seconds - before.steps.step_seconds,
-                after.steps.expert_seconds - before.steps.expert_seconds,
+        for phase in told[:1]:  # time and overflow are the rank's, told alike in every phase
+            before, after = first[rank, phase].steps, last[rank, phase].steps
+            overflow += after.overflow_tokens - before.overflow_tokens
+            seconds[rank] = (
+                after.step_seconds - before.step_seconds,
+                after.expert_seconds - before.expert_seconds,
             )
     is_known = np.zeros(group.num_ranks, dtype=np.bool_)
     is_known[list(span.ranks)] = True

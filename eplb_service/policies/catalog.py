@@ -48,14 +48,20 @@ def policy_named(name: str) -> Listed:
     return _BY_NAME[name]
 
 
-def suited(name: str, request: PolicyRequest, *, is_forced: bool = False) -> tuple[Listed, str]:
+def suited(
+    name: str, request: PolicyRequest, *, is_forced: bool = False, sets_shares: bool = True
+) -> tuple[Listed, str]:
     """Find the policy to use for a deployment, when it registers and not at its first plan.
 
     Returns it with a warning, empty where there is nothing to warn of: hierarchical
-    packing gives way to packing over all ranks where groups do not divide over nodes. Raises
-    InvalidSettings instead where the policy was forced.
+    packing gives way to packing over all ranks where groups do not divide over nodes, for which
+    InvalidSettings is raised instead where the policy was forced. A policy that joins ranks for
+    shares gives way, unless it was forced, to one for even shares where none are set.
     """
     listed = policy_named(name)
+    if listed.draw is connected and not sets_shares and not is_forced:
+        note = f"policy incremental is used instead of {name}: shares are not set here"
+        return policy_named("incremental"), note
     reason = misfit(request) if listed.draw in _BY_NODE else ""
     if reason and is_forced:
         raise InvalidSettings(f"policy {name} was asked for and does not fit: {reason}")

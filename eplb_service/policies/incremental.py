@@ -11,6 +11,7 @@ from eplb_service.policies.lpt import TINY_LAYER, pack
 from eplb_service.policies.recount import recount, take_back, water_level
 from eplb_service.policies.request import PolicyRequest, predicted_load
 from eplb_service.policies.rows import aligned, ranks_of, row_of
+from eplb_service.policies.tiny import is_tiny, with_fewest_moves
 
 STOP_AT = 2.0
 """In tolerances: the excess of a layer at which changing it stops."""
@@ -18,6 +19,8 @@ HEADROOM = 0.1
 """Above the lowest possible heat of the hottest replica: counts within it are left alone."""
 STUCK = 1.05
 """Imbalance above which a layer that no single change improves is packed anew, budget allowing."""
+TINY_EXCESS = 0.005
+"""Above the lowest peak, that a layer small enough to look at all placements stops at."""
 REPACK_GAIN = 0.98
 """Of the peak, that packing anew must stay below to be worth its moves."""
 
@@ -46,6 +49,9 @@ def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balanc
     highest = (1 + HEADROOM) * water_level(
         before.heat, num_slots=num_slots, max_replicas=sum(map(bool, before.ranks))
     )
+    if is_tiny(before):
+        best = with_fewest_moves(before, within=TINY_EXCESS, most=left)
+        return best if best.peak < before.peak * (1 - LEAST_GAIN) else before
     effort = Effort(max_moves=left, enough=enough)
     best = before
     for start in (_recounted(before, highest, left), before):

@@ -13,6 +13,7 @@ import numpy as np
 from eplb_service.domain.ids import FloatArray
 from eplb_service.policies.balance import LEAST_GAIN, Balance
 from eplb_service.policies.descent import Effort, descend
+from eplb_service.policies.tiny import is_tiny, with_fewest_moves
 
 SMALL_LAYER = 200
 """Slots up to which several starts are tried, since one wrong count weighs more there."""
@@ -29,20 +30,23 @@ def pack(current: Balance, *, seed: int = 0) -> Balance:
     """Pack one layer anew into the slots that each rank has, and keep the best attempt.
 
     Small layers are also descended from what they hold, and packed from other starts drawn
-    from the seed, since there the first attempt may end far from the best.
+    from the seed, since there the first attempt may end far from the best. Of tiny ones all
+    placements are looked at.
     """
     num_slots = sum(len(experts) for experts in current.ranks)
+    if is_tiny(current):
+        return with_fewest_moves(current, within=0.0, most=num_slots)
     if num_slots > SMALL_LAYER:
         return _better(
             current, _polished(current, current.heat, Effort(most_steps=NUM_POLISHING_STEPS))
         )
     best = descend(current, Effort())
     rng = np.random.default_rng(seed)
-    is_tiny = num_slots <= TINY_LAYER
-    for start in range(NUM_TINY_STARTS if is_tiny else NUM_STARTS):
+    by_chance = num_slots <= TINY_LAYER
+    for start in range(NUM_TINY_STARTS if by_chance else NUM_STARTS):
         if best.peak <= GOOD_ENOUGH * float(best.load.mean()):
             break
-        wanted = _wanted(current.heat, start, rng, by_chance=is_tiny and start % 2 == 1)
+        wanted = _wanted(current.heat, start, rng, by_chance=by_chance and start % 2 == 1)
         best = _better(best, _polished(current, wanted, Effort()))
     return best
 

@@ -6,6 +6,7 @@ Axes    L MoE layers   E experts   S the rank's local slots   J dispatch rows
 from collections.abc import Callable
 
 from eplb_service.domain.deployment import (
+    Counting,
     CountMeaning,
     DeploymentIdentity,
     ModelShape,
@@ -133,11 +134,11 @@ class SimRank:
             node="",
             supernode="",
             adapter="sim",
-            count_meaning=CountMeaning.RECEIVED,
-            count_replicas=1,
+            counting=Counting(CountMeaning.RECEIVED),
             ownership=self.deployment.ownership,
             num_slots=self.deployment.initial.layout.slots_per_rank[self.rank],
             staging_rows=1,
+            sets_shares=True,
         )
 
     def _switch(self, order: Order) -> None:

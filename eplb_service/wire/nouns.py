@@ -6,7 +6,7 @@ more than the message itself takes.
 
 from eplb.v1 import types_pb2
 
-from eplb_service.domain.deployment import DeploymentIdentity, ModelShape, RankProfile
+from eplb_service.domain.deployment import Counting, DeploymentIdentity, ModelShape, RankProfile
 from eplb_service.domain.errors import InvalidTable
 from eplb_service.domain.ids import Epoch, Revision
 from eplb_service.domain.layout import SlotLayout
@@ -77,11 +77,12 @@ def encode_profile(profile: RankProfile) -> types_pb2.RankProfile:
         node=profile.node,
         supernode=profile.supernode,
         adapter=profile.adapter,
-        count_meaning=COUNT_MEANING.encode(profile.count_meaning),
-        count_replicas=profile.count_replicas,
+        count_meaning=COUNT_MEANING.encode(profile.counting.meaning),
+        count_replicas=profile.counting.num_counters,
         ownership=OWNERSHIP.encode(profile.ownership),
         num_slots=profile.num_slots,
         staging_rows=profile.staging_rows,
+        sets_shares=profile.sets_shares,
     )
 
 
@@ -94,11 +95,14 @@ def decode_profile(message: types_pb2.RankProfile) -> RankProfile:
         node=short(message.node, "profile.node"),
         supernode=short(message.supernode, "profile.supernode"),
         adapter=short(message.adapter, "profile.adapter"),
-        count_meaning=COUNT_MEANING.decode(message.count_meaning, "profile.count_meaning"),
-        count_replicas=positive(message.count_replicas, "profile.count_replicas", most=MAX_RANKS),
+        counting=Counting(
+            COUNT_MEANING.decode(message.count_meaning, "profile.count_meaning"),
+            positive(message.count_replicas, "profile.count_replicas", most=MAX_RANKS),
+        ),
         ownership=OWNERSHIP.decode(message.ownership, "profile.ownership"),
         num_slots=natural(message.num_slots, "profile.num_slots"),
         staging_rows=natural(message.staging_rows, "profile.staging_rows"),
+        sets_shares=message.sets_shares,
     )
 
 

@@ -15,6 +15,7 @@ What an exchange refuses is in `exchange_errors`.
       BadInstall            an install names a slot or staging row that does not exist
       EmptySlotReached      tokens arrived at a slot that holds no expert
       StaleTable            tokens arrived at a slot that holds another expert than they want
+      Unsupported           a device cannot honour all that a model asks for
       UnreadableRows        rows arrived in a form that the experts' format does not read
       DummyStepWithTokens   a dummy step brought token rows
       ExchangeFailed        a collective of the exchange did not complete
@@ -42,6 +43,7 @@ __all__ = [
     "UnknownActivation",
     "UnplacedExpert",
     "UnreadableRows",
+    "Unsupported",
 ]
 
 
@@ -197,6 +199,16 @@ class UnreadableRows(MoeError):
             f"rows arrived {form}, but the experts here are {weights} and do not read them; "
             "the dispatch was built for another format and the step stops here"
         )
+
+
+class Unsupported(MoeError):
+    """A device cannot honour all that a model asks for."""
+
+    code = "unsupported"
+
+    def __init__(self, what: str, *, reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(f"cannot serve {what}: {'; '.join(reasons)}; nothing was loaded")
 
 
 class DummyStepWithTokens(MoeError):

@@ -84,7 +84,11 @@ class Window:
             arrived, (header_NH.shape[1], rows_AB.numel() // len(every)), dim=1
         )
         num_slots = self.layout.slots_per_rank[self.peers.rank]
-        told = header.clone().view(torch.int64).view(len(every), given.num_sources, -1, 2)
+        told = (
+            header.clone(memory_format=torch.contiguous_format)
+            .view(torch.int64)
+            .view(len(every), given.num_sources, -1, 2)
+        )
         counts_NGS, claimed_NGS = told[:, :, :num_slots].unbind(dim=3)
         slots_A = self._slots(counts_NGS.sum(dim=1))
         arrival_A = self.backend.order_by_group(slots_A)

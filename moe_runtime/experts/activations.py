@@ -30,6 +30,7 @@ __all__ = [
     "SwiGLUOAI",
     "SwiGLUStep",
     "activation_named",
+    "is_limited",
 ]
 
 
@@ -171,6 +172,21 @@ def activation_named(name: str) -> Activation:
     if name not in _BY_NAME:
         raise UnknownActivation(name, known=sorted(_BY_NAME))
     return _BY_NAME[name]()
+
+
+def is_limited(activation: Activation) -> bool:
+    """Tell whether it clamps what it is given.
+
+    >>> is_limited(SwiGLU()), is_limited(SwiGLU(7.0))
+    (False, True)
+    """
+    match activation:
+        case SwiGLU(limit) | ClippedSwiGLU(limit=limit) | SwiGLUStep(limit):
+            return limit != math.inf
+        case SwiGLUOAI():
+            return True
+        case GELU() | GELUTanh() | SiTU():
+            return False
 
 
 def _clipped(gate_I: Tensor, up_I: Tensor, *, alpha: float, beta: float, limit: float) -> Tensor:

@@ -109,7 +109,7 @@ def pack(dense: DenseWeights, packing: Packing, dtype: torch.dtype) -> PlainExpe
     w13, w2 = (w.to(torch.float32) for w in (dense.w13_SFZ, dense.w2_SZI))
     match packing.format:
         case WeightFormat.UNQUANTISED:
-            return DenseWeights(w13.to(dtype), w2.to(dtype))
+            return DenseWeights(dense.w13_SFZ.to(dtype), dense.w2_SZI.to(dtype))
         case WeightFormat.W8A8:
             return W8A8Weights(_int8(w13), _int8(w2))
         case WeightFormat.W8A8_FP8:

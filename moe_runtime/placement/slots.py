@@ -78,11 +78,10 @@ class ExpertSlots(Generic[W]):
         """
         held = np.array(held_S, dtype=np.int64)
         self._check_install(layer, installs, held)
-        targets = torch.tensor([i.local_slot for i in installs], dtype=torch.int64)
-        rows = torch.tensor([i.staging_row for i in installs], dtype=torch.int64)
         staged = self._staging.named()
         for name, stack in self._layers[layer].named().items():
-            stack.index_copy_(0, targets, staged[name].index_select(0, rows))
+            for install in installs:  # row by row: no indexed copy is made for every dtype
+                stack[install.local_slot].copy_(staged[name][install.staging_row])
         self._held_LS[layer] = held
 
     def _check_install(

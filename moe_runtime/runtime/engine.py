@@ -24,15 +24,16 @@ from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
-from moe_runtime.formats.packing import Packing, pack
+from moe_runtime.formats.packing import Packing
 from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
-from moe_runtime.placement.slots import EMPTY, ExpertSlots, Install
+from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
+from moe_runtime.runtime.loading import load_slots, require_modes, served_expert
 from moe_runtime.runtime.model import Model, StackShape
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
@@ -73,16 +74,16 @@ class MoeRuntime:
         packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
+        require_modes(shape, mode, dtype, packing)
         held_LS = np.array(start.held_LS, dtype=np.int64)
         _check_start(shape, start, peers)
         self.model = model
         self.layout = start.layout
         self._peers = peers
         self._base = start.layout.base(peers.rank)
-        self._dtype = dtype
-        self._packing = packing
+        self._dtype, self._packing = dtype, packing
         self.slots = ExpertSlots(
-            [self._load(layer, held_S) for layer, held_S in enumerate(held_LS)],
+            [load_slots(model, i, held_S, (packing, dtype)) for i, held_S in enumerate(held_LS)],
             held_LS=held_LS,
             staging_rows=start.staging_rows,
         )
@@ -172,17 +173,7 @@ class MoeRuntime:
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
         """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
-        return pack(self.model.expert(layer, expert, torch.float32), self._packing, self._dtype)
-
-    def _load(self, layer: int, held_S: npt.NDArray[np.int64]) -> ExpertWeights:
-        """Return one layer's slots filled with the experts that they hold."""
-        stacks = self.expert(layer, 0).allocate(len(held_S))
-        for slot, expert in enumerate(held_S.tolist()):
-            if expert != EMPTY:
-                loaded = self.expert(layer, expert).named()
-                for name, stack in stacks.named().items():
-                    stack[slot].copy_(loaded[name][0])
-        return stacks
+        return served_expert(self.model, (layer, expert), self._packing, self._dtype)
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
         local = table_EJ - self._base

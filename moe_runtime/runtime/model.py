@@ -1,12 +1,13 @@
 """What a model is to the runtime: its shape, and where its weights come from.
 
-Axes    L layers   E experts   D model width   Z width of the routed part   I expert width
+Axes    L layers   E experts   D model width   Z width of the routed part   I expert width   F = 2 I
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from moe_runtime.contracts.errors import ImpossibleRouting
 from moe_runtime.contracts.weights import DenseWeights
@@ -14,7 +15,7 @@ from moe_runtime.experts.activations import Activation
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.routing.kinds import CustomRouting, HashRouting, OnInputRouting, Routing
 
-__all__ = ["LatentShape", "Model", "StackShape"]
+__all__ = ["ExpertBias", "LatentShape", "Model", "StackShape"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class LatentShape:
     width: int
     normed: bool = True
     """Whether the sum over experts is RMS-normalised before it is projected up."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertBias:
+    """What one expert adds after gate and up, and after down."""
+
+    gate_up_F: Tensor
+    down_Z: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +54,8 @@ class StackShape:
     num_shared: int = 0
     corrected: bool = False
     """Whether the selector has a correction bias."""
+    biased: bool = False
+    """Whether routed experts add a bias after each linear."""
 
     def __post_init__(self) -> None:
         by = self.selector.by if isinstance(self.selector, OnInputRouting) else self.selector
@@ -83,4 +94,8 @@ class Model(Protocol):
 
     def expert(self, layer: int, expert: int, dtype: torch.dtype) -> DenseWeights:
         """Return one logical expert, as stacks of one slot."""
+        ...
+
+    def bias(self, layer: int, expert: int, dtype: torch.dtype) -> ExpertBias:
+        """Return the biases of one logical expert; asked only of a biased stack."""
         ...

@@ -13,7 +13,6 @@ from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.gating import Choice
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import split_rows
-from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.mlp import compute_dense
 from moe_runtime.layer.parts import LayerWeights, rms_norm
 from moe_runtime.routing.kinds import OnInputRouting
@@ -35,6 +34,8 @@ class _Experts:
     """H = E F."""
     w2_GZ: Tensor
     """G = E I."""
+    bias13_H: Tensor
+    bias2_EZ: Tensor
 
 
 class DenseReference:
@@ -50,10 +51,7 @@ class DenseReference:
         shape = model.shape
         self._shape = shape
         self._layers = [model.layer(layer, torch.float64) for layer in range(shape.num_layers)]
-        self._experts = [
-            _side_by_side([model.expert(layer, e, torch.float64) for e in range(shape.num_experts)])
-            for layer in range(shape.num_layers)
-        ]
+        self._experts = [_side_by_side(model, layer) for layer in range(shape.num_layers)]
 
     def forward(
         self,
@@ -100,15 +98,25 @@ class DenseReference:
         for chunk_TZ, chunk_TE in zip(
             split_rows(x_TZ, _CHUNK), split_rows(weights_TE, _CHUNK), strict=True
         ):
-            gate_up_TH = chunk_TZ @ experts.w13_HZ.t()
+            gate_up_TH = chunk_TZ @ experts.w13_HZ.t() + experts.bias13_H
             gate_up_TEF = gate_up_TH.view(*chunk_TE.shape, 2 * self._shape.intermediate)
             hidden_TEI = self._shape.activation(gate_up_TEF) * chunk_TE[:, :, None]
-            sums.append(hidden_TEI.flatten(1) @ experts.w2_GZ)
+            sums.append(hidden_TEI.flatten(1) @ experts.w2_GZ + chunk_TE @ experts.bias2_EZ)
         return torch.cat(sums)
 
 
-def _side_by_side(experts: list[DenseWeights]) -> _Experts:
+def _side_by_side(model: Model, layer: int) -> _Experts:
+    wide, numbers = torch.float64, range(model.shape.num_experts)
+    experts = [model.expert(layer, e, wide) for e in numbers]
+    w13_HZ = torch.cat([e.w13_SFZ[0] for e in experts])
+    w2_GZ = torch.cat([e.w2_SZI[0].t() for e in experts])
+    if not model.shape.biased:
+        none = w2_GZ.new_zeros((len(experts), w2_GZ.shape[1]))
+        return _Experts(w13_HZ, w2_GZ, w13_HZ.new_zeros(len(w13_HZ)), none)
+    biases = [model.bias(layer, e, wide) for e in numbers]
     return _Experts(
-        torch.cat([e.w13_SFZ[0] for e in experts]),
-        torch.cat([e.w2_SZI[0].t() for e in experts]),
+        w13_HZ,
+        w2_GZ,
+        torch.cat([bias.gate_up_F for bias in biases]),
+        torch.stack([bias.down_Z for bias in biases]),
     )

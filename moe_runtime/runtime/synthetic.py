@@ -32,7 +32,7 @@ from moe_runtime.routing.kinds import (
     OnInputRouting,
     Uncorrected,
 )
-from moe_runtime.runtime.model import StackShape
+from moe_runtime.runtime.model import ExpertBias, StackShape
 
 __all__ = ["SyntheticModel", "logical_weights"]
 
@@ -43,6 +43,7 @@ _NORMED_UP_GAIN = 16.0
 _LAYER = 1 << 40
 """Beyond every expert number: keys the draws of what a layer has beside its experts."""
 _TABLE = _LAYER + 1
+_BIAS = _LAYER + 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ class SyntheticModel:
     def expert(self, layer: int, expert: int, dtype: torch.dtype) -> DenseWeights:
         """Return one logical expert, as stacks of one slot."""
         return logical_weights(self.shape, seed=self.seed, layer=layer, expert=expert, dtype=dtype)
+
+    def bias(self, layer: int, expert: int, dtype: torch.dtype) -> ExpertBias:
+        """Return the biases of one logical expert, as large as what they are added to."""
+        shape = self.shape
+        draw = np.random.default_rng((self.seed, layer, expert, _BIAS))
+        gate_up_F = _matrix(draw, 1, 2 * shape.intermediate, gain=np.sqrt(2 * shape.intermediate))
+        down_Z = _matrix(draw, 1, shape.routed_width, gain=np.sqrt(shape.routed_width))
+        return ExpertBias(gate_up_F[0].to(dtype), down_Z[0].to(dtype))
 
     def _table(self, layer: int) -> Uncorrected | HashTable:
         """Return distinct experts at random for each token id, where the model has a table."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from eplb_service.domain.deployment import (
+    Counting,
     CountMeaning,
     DeploymentIdentity,
     ModelShape,
@@ -37,11 +38,11 @@ PROFILE = RankProfile(
     node="n0",
     supernode="",
     adapter="fake",
-    count_meaning=CountMeaning.RECEIVED,
-    count_replicas=1,
+    counting=Counting(CountMeaning.RECEIVED),
     ownership=Ownership.OWN,
     num_slots=2,
     staging_rows=2,
+    sets_shares=True,
 )
 LIMITS = Limits(PROFILE, table_rows=1)
 ME = Introduction(

@@ -174,6 +174,11 @@ def test_shares_are_used_only_if_every_slot_they_name_holds_the_expert() -> None
     bad = Shares(wrong[None].copy(), Ownership.OWN)
     fault = shares_fault(revision(bad, OLD, table_digest(wrong)), OLD, LIMITS)
     assert fault == "layer 0: row 0 of expert 2 names slot 0, which does not hold it"
+    profile = replace(LIMITS.profile, sets_shares=False)
+    fault = shares_fault(
+        revision(own, OLD, table_digest(table)), OLD, replace(LIMITS, profile=profile)
+    )
+    assert fault == "this rank said that it takes no shares; its tables stay with its placement"
     fault = shares_fault(revision(own, OLD, Digest(1)), OLD, LIMITS)
     assert fault is not None
     assert "digest" in fault

@@ -8,10 +8,9 @@ import pytest
 
 from eplb_service.controller.planning import (
     NothingToDo,
-    Timing,
     draft,
-    payback_steps,
 )
+from eplb_service.controller.pricing import Timing, payback_steps
 from eplb_service.domain.errors import InvalidPlacement, InvalidSettings
 from eplb_service.domain.heat import imbalance, mean_with_data, rank_load
 from eplb_service.domain.layout import SlotLayout, uniform_layout

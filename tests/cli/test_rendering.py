@@ -16,6 +16,7 @@ from eplb_service.cli.show_status import (
 )
 from eplb_service.controller.records import HistoryEntry
 from eplb_service.controller.views import (
+    NO_SHARES,
     HeatView,
     HistoryView,
     ImbalanceView,
@@ -126,6 +127,14 @@ def test_a_deployment_in_trouble_says_all_of_it() -> None:
         planning     4 skipped (last: balanced)   1 failed (last: policy raised)
         """,
     )
+
+
+def test_shares_that_are_not_drawn_say_why() -> None:
+    view = settled()
+    even = replace(NO_SHARES, even_because="the setting shares.is_automatic is off")
+    shown = show_status(replace(view, shares=even))
+    assert "\nshares       none are drawn: the setting shares.is_automatic is off\n" in shown
+    assert "shares" not in show_status(view)
 
 
 def test_without_load_there_is_no_data_and_no_number() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from eplb_service.controller.machine import begin, step
 from eplb_service.controller.machine_state import DeploymentState, Effect, Event, Pace, RankGreeted
 from eplb_service.domain.deployment import (
+    Counting,
     CountMeaning,
     DeploymentIdentity,
     ModelShape,
@@ -59,6 +60,7 @@ def hello(
     placement: Placement = FLAT,
     epoch: int = 0,
     num_ranks: int = 2,
+    sets_shares: bool = True,
 ) -> Hello:
     return Hello(
         identity=IDENTITY,
@@ -69,11 +71,11 @@ def hello(
             node=f"node{rank}",
             supernode="",
             adapter="test",
-            count_meaning=CountMeaning.RECEIVED,
-            count_replicas=1,
+            counting=Counting(CountMeaning.RECEIVED),
             ownership=Ownership.OWN,
             num_slots=placement.layout.slots_per_rank[rank],
             staging_rows=2,
+            sets_shares=sets_shares,
         ),
         incarnation=Incarnation(incarnation),
         placement=placement,

@@ -81,9 +81,18 @@ class Office:
         self.ranks: list[FakeRank] = []
         self.links: list[RankLink] = []
 
-    async def register(self, placement: Placement, *, incarnation: int = 1, epoch: int = 0) -> None:
+    async def register(
+        self,
+        placement: Placement,
+        *,
+        incarnation: int = 1,
+        epoch: int = 0,
+        sets_shares: bool = True,
+    ) -> None:
         """Let a new rank group greet."""
-        self.ranks = start_ranks(placement, incarnation=incarnation, epoch=epoch)
+        self.ranks = start_ranks(
+            placement, incarnation=incarnation, epoch=epoch, sets_shares=sets_shares
+        )
         self.links = [
             await self.controller.ranks.hello(rank.greeting(), rank) for rank in self.ranks
         ]

@@ -109,7 +109,9 @@ class FakeRank:
         )
 
 
-def start_ranks(placement: Placement, *, incarnation: int = 1, epoch: int = 0) -> list[FakeRank]:
+def start_ranks(
+    placement: Placement, *, incarnation: int = 1, epoch: int = 0, sets_shares: bool = True
+) -> list[FakeRank]:
     """All ranks of a group that serves `placement`."""
     num_ranks = placement.layout.num_ranks
     ranks: list[FakeRank] = []
@@ -120,6 +122,7 @@ def start_ranks(placement: Placement, *, incarnation: int = 1, epoch: int = 0) -
             placement=placement,
             epoch=epoch,
             num_ranks=num_ranks,
+            sets_shares=sets_shares,
         )
         state = initial_state(
             incarnation=Incarnation(incarnation),

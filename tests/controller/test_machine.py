@@ -24,7 +24,7 @@ from eplb_service.controller.machine_state import (
     WaveEnded,
 )
 from eplb_service.controller.runs import obstacle
-from eplb_service.domain.deployment import CountMeaning
+from eplb_service.domain.deployment import Counting, CountMeaning
 from eplb_service.domain.errors import (
     DeploymentBusy,
     NotReady,
@@ -206,7 +206,7 @@ def test_hellos_and_words_of_an_older_incarnation_are_ignored() -> None:
 
 def test_a_rank_that_counts_otherwise_than_its_group_is_refused() -> None:
     greeting = hello(1)
-    profile = replace(greeting.profile, count_meaning=CountMeaning.REPLICATED, count_replicas=2)
+    profile = replace(greeting.profile, counting=Counting(CountMeaning.REPLICATED, 2))
     with pytest.raises(RegistrationRefused, match="replicated by 2, its group's own tokens"):
         step(group(), RankGreeted(replace(greeting, profile=profile)))
     shape = replace(greeting.shape, num_shared=1)

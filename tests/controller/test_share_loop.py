@@ -3,10 +3,14 @@
 import asyncio
 
 import numpy as np
+import pytest
 
+from eplb_service.controller.drawing import Draw, task_of
+from eplb_service.controller.planning import Pricing, ToPlacement
 from eplb_service.domain.ids import CountArray, IntArray
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import Placement, placement_from_ranks
+from eplb_service.domain.plan import Origin
 from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts
 from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import Down, NewShares
@@ -168,6 +172,37 @@ async def test_a_freeze_is_honoured_and_so_is_a_plan_that_runs() -> None:
         await desk.controller.acts.freeze(act(), 0.0)
         await turn(desk)
         assert [len(told) for told in words(desk)] == [1, 1]
+
+
+async def test_ranks_that_take_no_shares_get_none_and_plans_are_priced_by_even_ones() -> None:
+    async with office(settings=SETTINGS) as desk:
+        await desk.register(JOINED, sets_shares=False)
+        Floor(desk).serve(SKEWED)
+        await turn(desk)
+        assert words(desk) == [[], []]
+        (status,) = await desk.controller.operators.status("")
+        assert status.shares.even_because == (
+            "ranks [0, 1] (test) take no shares; they stay even, and plans are priced by that"
+        )
+        (deployment,) = desk.controller.registry.all()
+        draw = Draw(ToPlacement(JOINED), (), Origin.OPERATOR, "test")
+        task, heat = task_of(deployment, draw), SKEWED.sum(axis=0)[0]
+        assert not task.limits.sets_shares
+        # Rank r uses replica r of the experts 0 and 2; of all tokens it sends this part.
+        part = SKEWED.sum(axis=(1, 2)) / SKEWED.sum()
+        load = heat[[0, 2]].sum() * part + np.array([heat[1], heat[3]])
+        assert Pricing(task).imbalance(JOINED)[0] == pytest.approx(load.max() / load.mean())
+
+
+async def test_nothing_is_said_against_shares_where_all_ranks_take_them() -> None:
+    async with office(settings=SETTINGS) as desk:
+        await desk.register(JOINED)
+        (status,) = await desk.controller.operators.status("")
+        assert not status.shares.even_because
+    async with office(settings=QUIET) as desk:
+        await desk.register(JOINED)
+        (status,) = await desk.controller.operators.status("")
+        assert status.shares.even_because == "the setting shares.is_automatic is off"
 
 
 async def test_a_rank_that_lost_the_word_hears_it_again() -> None:

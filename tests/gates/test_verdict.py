@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eplb_service.controller.planning import Timing, draft, payback_steps, won_seconds
+from eplb_service.controller.planning import draft
+from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
 from eplb_service.domain.plan import Answer, Origin, Plan
 from eplb_service.gates.context import Budget, Evidence, GateContext, Standing
 from eplb_service.gates.judge import judge

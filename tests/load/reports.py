@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
-from eplb_service.domain.deployment import CountMeaning, RankProfile
+from eplb_service.domain.deployment import Counting, CountMeaning, RankProfile
 from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.ids import CountArray, Epoch, Revision
 from eplb_service.domain.placement import Placement, placement_from_ranks
@@ -36,11 +36,11 @@ def profile(
         node=f"node-{rank // 4}",
         supernode="",
         adapter="test",
-        count_meaning=meaning,
-        count_replicas=num_counters,
+        counting=Counting(meaning, num_counters),
         ownership=ownership,
         num_slots=placement.layout.slots_per_rank[rank],
         staging_rows=4,
+        sets_shares=True,
     )
 
 

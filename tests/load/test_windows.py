@@ -1,6 +1,5 @@
 """A window encloses the same steps on all its ranks, and never takes silence for zero."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -38,6 +37,21 @@ def test_a_window_is_the_difference_of_two_cuts() -> None:
     assert (window.slot_tokens == 2 * np.array(SLOTS)).all()
     assert window.step_seconds == pytest.approx(0.04)
     assert window.expert_seconds == pytest.approx(0.01)
+
+
+def test_what_the_reports_of_both_phases_say_alike_counts_once() -> None:
+    """A rank has one clock and one overflow; a cut tells them in the report of each phase."""
+    ranks = fleet(FOUR, SLOTS)
+    for step in (20, 40):
+        for rank in range(4):
+            made = ranks.report(rank, step)
+            full = replace(made, steps=replace(made.steps, overflow_tokens=step))
+            for phase in (Phase.PREFILL, Phase.DECODE):
+                ranks.windows.add(replace(full, phase=phase), rank)
+    window = ranks.windows.window()
+    assert window.step_seconds == pytest.approx(0.04)
+    assert window.expert_seconds == pytest.approx(0.01)
+    assert window.overflow_tokens == 4 * 20
 
 
 def test_one_cut_is_no_window() -> None:
@@ -201,16 +215,15 @@ def test_no_data_is_not_a_number_and_the_mean_is_over_layers_with_data() -> None
 
 
 @pytest.mark.slow
-def test_a_report_of_a_large_model_is_taken_in_well_under_a_millisecond() -> None:
+def test_windows_of_a_large_model_are_added_up_report_by_report() -> None:
     placement: Placement = initial_placement(
         num_layers=92, num_experts=896, layout=SlotLayout((16,) * 64)
     )
     terms = WindowTerms(report_steps=10, interval_steps=10, num_intervals=6)
     ranks = Fleet(LoadWindows(group_of(placement), terms), np.ones((92, 1024), dtype=np.int64))
     made = [[ranks.report(rank, step) for rank in range(64)] for step in range(10, 90, 10)]
-    start = time.perf_counter()
     for cut in made:
         for rank, one in enumerate(cut):
             ranks.windows.add(one, rank)
-    assert (time.perf_counter() - start) / (64 * 8) < 2e-3
-    assert ranks.windows.window().num_steps == 60
+    window = ranks.windows.window()
+    assert (window.num_steps, window.coverage) == (60, 1.0)

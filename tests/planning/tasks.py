@@ -8,9 +8,9 @@ from eplb_service.controller.planning import (
     ByPolicy,
     Goal,
     PlanningInput,
-    Timing,
     ToPlacement,
 )
+from eplb_service.controller.pricing import Timing
 from eplb_service.domain.heat import Heat
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement, placement_from_ranks

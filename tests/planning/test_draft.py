@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eplb_service.controller.planning import NothingToDo, Timing, draft, payback_steps
+from eplb_service.controller.planning import NothingToDo, draft
+from eplb_service.controller.pricing import Timing, payback_steps
 from eplb_service.domain.errors import (
     InvalidPlacement,
     InvalidSettings,
@@ -187,6 +188,18 @@ def test_a_policy_that_does_not_fit_gives_way_with_a_note_unless_it_was_forced()
     plan = drawn(draft(task_of(CURRENT, HEAT, by_policy("hierarchical", is_forced=False))))
     assert plan.policy == "packing"
     assert "packing is used instead of hierarchical" in plan.heat_note
+
+
+def test_a_policy_for_shares_gives_way_where_none_are_set_unless_it_was_forced() -> None:
+    unforced = task_of(CURRENT, HEAT, by_policy("connected", is_forced=False))
+    plan = drawn(draft(unforced))
+    assert plan.policy == "incremental"
+    assert "incremental is used instead of connected: shares are not set here" in plan.heat_note
+    shared = replace(unforced, limits=replace(unforced.limits, sets_shares=True))
+    for asked in (shared, task_of(CURRENT, HEAT, "connected")):
+        found = draft(asked)
+        assert isinstance(found, NothingToDo)
+        assert found.text == "policy connected finds nothing that is worth a move"
 
 
 def test_ranks_without_room_to_stage_get_no_plan() -> None:

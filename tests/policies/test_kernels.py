@@ -9,14 +9,21 @@ import numpy as np
 import pytest
 
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.host.assembly import Service
+from eplb_service.host.planner_process import ProcessPlanRunner
 from eplb_service.policies.kernels import library
+from eplb_service.settings.settings import Settings
 
-SOURCE = Path(library.__file__).parent / "kernels.c"
+SOURCES = sorted(Path(library.__file__).parent.glob("*.c"))
 
 DRAWN = """
 import ctypes, sys
 import numpy as np
+from eplb_service.policies.balance import Balance
 from eplb_service.policies.kernels import library
+from eplb_service.policies.request import split_by_tensor_rank
+from eplb_service.policies.terms import Terms
+from eplb_service.policies.tiny import with_fewest_moves
 
 library._library = lambda: ctypes.CDLL(sys.argv[1])
 limits = library.Limits(1.01, 1.005, 1.1, 0.01, 0.02)
@@ -38,6 +45,10 @@ for _ in range(150):
         scale = np.maximum(heat.sum(axis=1, keepdims=True), 1) / num_ranks
         library.best_level(rows, begin, heat / scale, rng.random((3, num_ranks)))
         library.repaired(rows, begin, heat / scale, limits, (5, 9))
+    held = [rng.permutation(5)[: rng.integers(0, 4)].tolist() for _ in range(num_ranks % 5 + 1)]
+    split = split_by_tensor_rank(rng.random(len(held)) + 0.1, tensor_ranks=2)
+    own = Balance(rng.random(5), held, split, Terms(turn=1, fixed=0.1))
+    with_fewest_moves(own, within=0.01, most=int(rng.integers(0, 9)))
 print("all drawn")
 """
 
@@ -46,7 +57,7 @@ print("all drawn")
 def test_no_loop_leaves_its_memory(tmp_path: Path) -> None:
     built = tmp_path / "checked.so"
     flags = ["-std=c11", "-g", "-O1", "-fPIC", "-shared", "-fsanitize=address,undefined"]
-    subprocess.run(["gcc", *flags, "-o", built, SOURCE], check=True)
+    subprocess.run(["gcc", *flags, "-o", built, *SOURCES], check=True)
     asan = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True
     )
@@ -77,6 +88,8 @@ def test_loops_that_were_not_built_are_told_with_the_way_out(
 
     library._library.cache_clear()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(library, "find_spec", nothing)
+    with pytest.raises(InvalidSettings, match="install a C compiler"):
+        Service(Settings(), ProcessPlanRunner())
     with pytest.raises(InvalidSettings, match="install a C compiler"):
         library.best_level(np.zeros((1, 1), np.int64), np.array([0, 1]), np.ones((1, 1)))
 

@@ -59,7 +59,7 @@ def a_status() -> StatusView:
             running=RunningView("7f3a", "running", 1, 3, "moving", ""),
             planning=PlanningView(4, 1, "balanced", "policy raised"),
         ),
-        shares=SharesView(3, 1.31, 1.02, 1.03),
+        shares=SharesView(3, 1.31, 1.02, 1.03, ""),
     )
 
 

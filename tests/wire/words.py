@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from eplb_service.domain.deployment import (
+    Counting,
     CountMeaning,
     DeploymentIdentity,
     ModelShape,
@@ -71,11 +72,11 @@ def profiles(draw: st.DrawFn) -> RankProfile:
         node=draw(texts),
         supernode=draw(texts),
         adapter=draw(texts),
-        count_meaning=draw(st.sampled_from(CountMeaning)),
-        count_replicas=draw(st.integers(1, 9)),
+        counting=Counting(draw(st.sampled_from(CountMeaning)), draw(st.integers(1, 9))),
         ownership=draw(st.sampled_from(Ownership)),
         num_slots=draw(small),
         staging_rows=draw(small),
+        sets_shares=draw(st.booleans()),
     )
 
 
@@ -199,10 +200,11 @@ def a_hello(*, rank: int = 0, model: str = "m", incarnation: int = 1) -> m.Hello
     """One rank of two, serving."""
     placement = a_placement()
     served = ShareName(Epoch(1), placement.digest(), Revision(0), Digest(5))
+    counting = Counting(CountMeaning.RECEIVED)
     return m.Hello(
         DeploymentIdentity(model, "i", "serve", 0, "g", "float32"),
         ModelShape((3, 4), 3, 0, 2, 1_000),
-        RankProfile(rank, 2, "node-a", "", "test", CountMeaning.RECEIVED, 1, Ownership.OWN, 2, 8),
+        RankProfile(rank, 2, "node-a", "", "test", counting, Ownership.OWN, 2, 8, sets_shares=True),
         Incarnation(incarnation),
         placement,
         m.RankStatus(

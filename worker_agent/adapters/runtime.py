@@ -203,6 +203,8 @@ class Seat:
     """Makes the engine, from a book and the rank's number."""
     adapter: str = "moe_runtime"
     ownership: Ownership = Ownership.OWN
+    sets_shares: bool = True
+    """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
 
 
 def seat_of(runtime: MoeRuntime) -> Seat:

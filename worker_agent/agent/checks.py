@@ -58,6 +58,8 @@ def order_fault(order: Order, served: Placement, limits: Limits) -> Fault | None
 
 def shares_fault(new: NewShares, served: Placement, limits: Limits) -> str | None:
     """Why the revision must not be used on `served`, which it names; None where it is sound."""
+    if not limits.profile.sets_shares:
+        return "this rank said that it takes no shares; its tables stay with its placement"
     if len(new.shares.tables) != 1:
         return f"{len(new.shares.tables)} tables came; expected the addressed rank's alone"
     table = new.shares.table_of(0)

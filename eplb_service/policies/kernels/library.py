@@ -1,7 +1,8 @@
-"""The compiled loops of kernels.c, with types; built when the package is installed.
+"""The compiled loops of kernels.c, with types, and how such loops are called.
 
-Loads are in mean loads of a rank. `rows` are the routed expert of each slot, -1 for a slot that
-routes nothing; `begin` is the first slot of each rank, and the number of slots.
+They are built when the package is installed. Loads are in mean loads of a rank. `rows` are the
+routed expert of each slot, -1 for a slot that routes nothing; `begin` is the first slot of each
+rank, and the number of slots.
 
 Axes    L layers   P slots   N ranks   E experts
 """
@@ -17,7 +18,16 @@ from numpy.typing import NDArray
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import FloatArray
 
-__all__ = ["Limits", "Numbers", "best_level", "num_parts", "packed", "repaired"]
+__all__ = [
+    "Limits",
+    "Numbers",
+    "best_level",
+    "call",
+    "num_parts",
+    "packed",
+    "repaired",
+    "require_built",
+]
 
 Numbers = NDArray[np.int64]
 _Array = Numbers | FloatArray
@@ -45,13 +55,18 @@ def _library() -> ctypes.CDLL:
     found = find_spec(_PLACE)
     if found is None or found.origin is None:
         raise InvalidSettings(
-            f"{_PLACE} was not built, so shares and the policy connected cannot be computed; "
+            f"{_PLACE} was not built, so shares and most policies cannot be computed; "
             "install a C compiler (Debian: gcc and libc6-dev), then install this package anew"
         )
     return ctypes.CDLL(found.origin)
 
 
-def _call(name: str, sizes: tuple[int, ...], arrays: tuple[_Array | int | None, ...]) -> None:
+def require_built() -> None:
+    """Raise InvalidSettings, with what to do, where the loops were not built."""
+    _library()
+
+
+def call(name: str, sizes: tuple[int, ...], arrays: tuple[_Array | int | None, ...]) -> None:
     """Call a kernel; numbers go as 64 bits, arrays as their address, None as a null pointer."""
     given: list[object] = [ctypes.c_int64(size) for size in sizes]
     for array in arrays:
@@ -83,7 +98,7 @@ def best_level(
     tokens, peaks = np.zeros(rows.shape), np.zeros(len(rows))
     rows, heat = np.ascontiguousarray(rows), np.ascontiguousarray(heat)
     base = None if base is None else np.ascontiguousarray(base)
-    _call("eplb_level", sizes, (rows, begin, heat, base, tokens, peaks, *_work(sizes)))
+    call("eplb_level", sizes, (rows, begin, heat, base, tokens, peaks, *_work(sizes)))
     return tokens, peaks
 
 
@@ -91,7 +106,7 @@ def num_parts(rows: Numbers, begin: Numbers, num_experts: int) -> Numbers:
     """[L] components of the replica graph of rows [L, P]; ranks without slots are none."""
     sizes = (*rows.shape, len(begin) - 1, num_experts)
     parts = np.zeros(len(rows), np.int64)
-    _call("eplb_parts", sizes, (np.ascontiguousarray(rows), begin, parts, *_work(sizes)))
+    call("eplb_parts", sizes, (np.ascontiguousarray(rows), begin, parts, *_work(sizes)))
     return parts
 
 
@@ -109,7 +124,7 @@ def repaired(
     aims = (limits.act_above, limits.repair_to, limits.even_cap, limits.breaking, limits.even_price)
     heat, left = np.ascontiguousarray(heat), np.array(budget, np.int64)
     work = _work(sizes)
-    _call("eplb_repair", sizes, (done, begin, heat, np.array(aims), left, peaks, *work))
+    call("eplb_repair", sizes, (done, begin, heat, np.array(aims), left, peaks, *work))
     return done, peaks
 
 
@@ -126,7 +141,7 @@ def packed(sizes: Numbers, heat: FloatArray, *, is_joined: bool) -> Numbers:
     np.cumsum(sizes, axis=1, out=begins[:, 1:])
     num_slots = int(begins[:, -1].max(initial=0))
     rows = np.zeros((num_layers, num_slots), np.int64)
-    _call(
+    call(
         "eplb_pack",
         (num_layers, num_slots, num_ranks, num_experts),
         (

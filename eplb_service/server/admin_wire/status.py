@@ -41,6 +41,7 @@ def encode_status(view: StatusView) -> admin_pb2.DeploymentStatus:
             before=view.shares.before,
             predicted=view.shares.predicted,
             measured=view.shares.measured,
+            even_because=view.shares.even_because,
         ),
     )
 
@@ -64,7 +65,13 @@ def decode_status(message: admin_pb2.DeploymentStatus) -> StatusView:
 
 
 def _decode_shares(message: admin_pb2.SharesView) -> SharesView:
-    return SharesView(message.num_revisions, message.before, message.predicted, message.measured)
+    return SharesView(
+        message.num_revisions,
+        message.before,
+        message.predicted,
+        message.measured,
+        message.even_because,
+    )
 
 
 def encode_heat(view: HeatView) -> admin_pb2.HeatResponse:

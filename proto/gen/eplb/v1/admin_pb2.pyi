@@ -635,6 +635,7 @@ class SharesView(google.protobuf.message.Message):
     BEFORE_FIELD_NUMBER: builtins.int
     PREDICTED_FIELD_NUMBER: builtins.int
     MEASURED_FIELD_NUMBER: builtins.int
+    EVEN_BECAUSE_FIELD_NUMBER: builtins.int
     num_revisions: builtins.int
     """Revisions that came into use since the controller started."""
     before: builtins.float
@@ -645,6 +646,8 @@ class SharesView(google.protobuf.message.Message):
     """Imbalance that the revision in use promised; NaN as above."""
     measured: builtins.float
     """Imbalance measured since it is in use; NaN until enough was counted."""
+    even_because: builtins.str
+    """Why none are drawn, in words; empty where they are."""
     def __init__(
         self,
         *,
@@ -652,8 +655,9 @@ class SharesView(google.protobuf.message.Message):
         before: builtins.float = ...,
         predicted: builtins.float = ...,
         measured: builtins.float = ...,
+        even_because: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["before", b"before", "measured", b"measured", "num_revisions", b"num_revisions", "predicted", b"predicted"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "even_because", b"even_because", "measured", b"measured", "num_revisions", b"num_revisions", "predicted", b"predicted"]) -> None: ...
 
 Global___SharesView: typing_extensions.TypeAlias = SharesView
 

@@ -225,6 +225,7 @@ class RankProfile(google.protobuf.message.Message):
     OWNERSHIP_FIELD_NUMBER: builtins.int
     NUM_SLOTS_FIELD_NUMBER: builtins.int
     STAGING_ROWS_FIELD_NUMBER: builtins.int
+    SETS_SHARES_FIELD_NUMBER: builtins.int
     rank: builtins.int
     """Rank within the expert-parallel group, from 0."""
     num_ranks: builtins.int
@@ -245,6 +246,8 @@ class RankProfile(google.protobuf.message.Message):
     """S; ranks may differ."""
     staging_rows: builtins.int
     """Experts that fit into the rank's staging memory at one time."""
+    sets_shares: builtins.bool
+    """Whether the rank takes NewShares; otherwise its tables change with its placement alone."""
     def __init__(
         self,
         *,
@@ -258,8 +261,9 @@ class RankProfile(google.protobuf.message.Message):
         ownership: Global___Ownership.ValueType = ...,
         num_slots: builtins.int = ...,
         staging_rows: builtins.int = ...,
+        sets_shares: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "count_meaning", b"count_meaning", "count_replicas", b"count_replicas", "node", b"node", "num_ranks", b"num_ranks", "num_slots", b"num_slots", "ownership", b"ownership", "rank", b"rank", "staging_rows", b"staging_rows", "supernode", b"supernode"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adapter", b"adapter", "count_meaning", b"count_meaning", "count_replicas", b"count_replicas", "node", b"node", "num_ranks", b"num_ranks", "num_slots", b"num_slots", "ownership", b"ownership", "rank", b"rank", "sets_shares", b"sets_shares", "staging_rows", b"staging_rows", "supernode", b"supernode"]) -> None: ...
 
 Global___RankProfile: typing_extensions.TypeAlias = RankProfile
 

@@ -1,0 +1,1 @@
+"""Small layers with proved optima."""

@@ -1,0 +1,137 @@
+"""What each kind of device can compute: asked when a model is loaded, never worked out later.
+
+A combination is allowed unless a rule speaks against it, and all rules that do are named at
+once, so that nothing a model asks for is ever dropped in silence. Rules for Ascend devices are
+drawn from the operators' schemas and sources (torch_npu 2.13, vllm-ascend); this project never
+ran on one. On `cpu` everything that a format can express is allowed: it is the specification.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from moe_runtime.contracts.errors import Unsupported
+from moe_runtime.contracts.rows import RowForm
+from moe_runtime.formats.packing import WeightFormat
+
+__all__ = ["Asked", "DeviceKind", "refusals", "require"]
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_FUSED = "fused_mc2"
+_PLAIN_SWIGLU = "SwiGLU"
+_INTEGERS = {WeightFormat.W8A8, WeightFormat.W4A8}
+_ANYWHERE = {*_INTEGERS, WeightFormat.UNQUANTISED, WeightFormat.W4A16}
+
+
+class DeviceKind(Enum):
+    """What experts are computed on."""
+
+    CPU = "cpu"
+    A2 = "ascend-a2"
+    A3 = "ascend-a3"
+    A5 = "ascend-a5"
+    P310 = "ascend-310p"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a model and its operator ask of a device."""
+
+    format: WeightFormat
+    dtype: torch.dtype
+    """The model's."""
+    mode: str
+    """The exchange mode, by name."""
+    device: DeviceKind
+    activation: str
+    """The name of the activation's type."""
+    limited: bool = False
+    """Whether the activation clamps."""
+    biased: bool = False
+    lora: bool = False
+
+
+def refusals(asked: Asked) -> tuple[str, ...]:
+    """Return every rule's sentence against it; none if it is allowed."""
+    return tuple(sentence for rule in _RULES for sentence in rule(asked))
+
+
+def require(asked: Asked) -> None:
+    """Raise Unsupported, with every reason, unless it is allowed."""
+    if against := refusals(asked):
+        raise Unsupported(
+            f"{asked.format.value} weights in {asked.mode} on {asked.device.value} "
+            f"({asked.activation}, {asked.dtype})",
+            reasons=against,
+        )
+
+
+def _dtype(asked: Asked) -> Iterator[str]:
+    if asked.dtype not in DTYPES:
+        yield f"{asked.dtype} is no dtype of a model, expected one of {DTYPES}"
+    if asked.device is not DeviceKind.CPU and asked.dtype is torch.float64:
+        yield "no Ascend device multiplies float64"
+    quantised = asked.format is not WeightFormat.UNQUANTISED
+    if asked.device is not DeviceKind.CPU and quantised and asked.dtype is torch.float32:
+        yield "grouped operators write quantised products as bfloat16 or float16 only"
+    if asked.device is DeviceKind.P310 and asked.dtype is not torch.float16:
+        yield "310P computes in float16 only"
+
+
+def _device_reads_format(asked: Asked) -> Iterator[str]:
+    match asked.device:
+        case DeviceKind.A2 | DeviceKind.A3:
+            if asked.format not in _ANYWHERE:
+                yield "float8 and float4 need an A5"
+        case DeviceKind.P310:
+            if asked.format not in {WeightFormat.UNQUANTISED, WeightFormat.W8A8}:
+                yield "310P reads unquantised and W8A8 weights only"
+        case DeviceKind.CPU | DeviceKind.A5:
+            pass
+
+
+def _device_has_mode(asked: Asked) -> Iterator[str]:
+    if asked.device is DeviceKind.P310 and asked.mode != "all_gather":
+        yield "310P has all_gather only"
+    if asked.mode == _FUSED and asked.device in {DeviceKind.A2, DeviceKind.A5}:
+        yield "fused MC2 is an operator of A3 only"
+
+
+def _fused_operator(asked: Asked) -> Iterator[str]:
+    """MegaMoe and dispatch_ffn_combine compute one activation, and have no place for the rest."""
+    if asked.mode != _FUSED or asked.device is DeviceKind.CPU:
+        return
+    if asked.format not in {*_INTEGERS, WeightFormat.UNQUANTISED}:
+        yield "fused MC2 reads W8A8, W4A8 and unquantised weights only"
+    if asked.activation != _PLAIN_SWIGLU:
+        yield f"fused MC2 computes SwiGLU, not {asked.activation}"
+    if asked.limited and asked.format is WeightFormat.UNQUANTISED:
+        yield "fused MC2 drops the limit of SwiGLU for unquantised weights"
+    if asked.biased:
+        yield "fused MC2 has no place for experts' biases"
+
+
+def _old_device_activation(asked: Asked) -> Iterator[str]:
+    if asked.device is DeviceKind.P310 and (asked.activation != _PLAIN_SWIGLU or asked.limited):
+        yield "310P computes SwiGLU without a limit only"
+
+
+def _lora(asked: Asked) -> Iterator[str]:
+    if not asked.lora:
+        return
+    if asked.format.rows is not RowForm.PLAIN:
+        yield "LoRA reads rows as they are, and experts of this format read quantised ones"
+    if asked.mode == _FUSED:
+        yield "fused MC2 has no place between its linears for LoRA"
+
+
+_RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (
+    _dtype,
+    _device_reads_format,
+    _device_has_mode,
+    _fused_operator,
+    _old_device_activation,
+    _lora,
+)
