@@ -26,8 +26,8 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
-        test-vllm demo-vllm npu-wheel test-npu \
-        bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
+        test-vllm demo-vllm \
+        bench-placement fuzz gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -43,6 +43,7 @@ help:
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
+	@echo "make fuzz            the protocol under 10,000 seeds of faults (SEEDS=N) and 19 mutations"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
@@ -103,6 +104,12 @@ bench-placement: $(STAMP)
 	@mkdir -p build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m $(PLACEMENT_MODULE) $(ARGS)
 
+# Seeds of the simulator, and every mutation of the protocol; build/fuzz-summary.json.
+SEEDS ?= 10000
+
+fuzz: $(STAMP)
+	$(PY) -m tests.protocol.fuzz --seeds $(SEEDS) $(ARGS)
+
 # --- check --------------------------------------------------------------------------------------
 
 check: static unit
@@ -157,6 +164,7 @@ $(NPU_WHEEL)/.up-to-date: requirements/npu-schema.txt | $(STAMP)
 	    -r requirements/npu-schema.txt
 	@touch $@
 
+.PHONY: npu-wheel test-npu
 npu-wheel: $(NPU_WHEEL)/.up-to-date
 
 # The environment of an Ascend machine is its owner's: torch, torch_npu and CANN must fit its driver.
