@@ -12,30 +12,16 @@ from typing import assert_never
 import torch
 from torch import Tensor
 
+from moe_runtime.backends import npu_gating
 from moe_runtime.backends.npu_door import NpuDoor
-from moe_runtime.backends.scoring import weigh
-from moe_runtime.contracts.errors import ShapeMismatch, UnreadableRows
-from moe_runtime.contracts.gating import Choice, Scoring, SelectorSettings
+from moe_runtime.contracts.errors import UnreadableRows
+from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.ids import LogicalIds
 from moe_runtime.contracts.linears import DenseLinear, Int8Linear, Linear
 from moe_runtime.contracts.npu_errors import NpuKernelMissing
 from moe_runtime.contracts.rows import Int8Rows, PlainRows, RowForm, Rows
 
-__all__ = ["Expanded", "NpuBackend"]
-
-_EPS = 1e-20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Expanded:
-    """Rows copied once for each pair, sorted by group."""
-
-    rows: Rows
-    """[T K]; beyond the counts they mean nothing."""
-    counts: GroupCounts
-    index_TK: Tensor
-    """int64 [T, K] row of each pair, -1 for one that has none."""
+__all__ = ["NpuBackend"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,41 +37,8 @@ class NpuBackend:
     def gate(
         self, logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | None
     ) -> Choice:
-        """Choose experts and weigh them by npu_moe_gating_top_k, in float32.
-
-        The operator brings sigmoid weights to a sum of one itself, always, and softmax weights
-        never; those are brought to it here if asked, and the factor is applied once, after that.
-
-        Raises NpuKernelMissing for what the operator does not score by.
-        """
-        softmax = settings.scoring is Scoring.SOFTMAX
-        if settings.scoring is Scoring.SQRT_SOFTPLUS:
-            raise NpuKernelMissing(
-                "fused gating by sqrtsoftplus",
-                reason="npu_moe_gating_top_k scores by softmax and sigmoid; route by the reference",
-            )
-        if not softmax and not settings.renormalise:
-            raise NpuKernelMissing(
-                "fused gating by sigmoid without renormalising",
-                reason="npu_moe_gating_top_k always renormalises sigmoid; route by the reference",
-            )
-        weights_TK, ids_TK, _ = self.door.call(
-            "npu_moe_gating_top_k",
-            x=logits_TE.to(torch.float32),
-            k=settings.top_k,
-            bias=None if correction_E is None else correction_E.to(torch.float32),
-            k_group=settings.kept_groups,
-            group_count=settings.num_groups,
-            group_select_mode=0 if correction_E is None else 1,
-            renorm=0,
-            norm_type=0 if softmax else 1,
-            out_flag=False,
-            routed_scaling_factor=1.0,
-            eps=_EPS,
-        )
-        renormalise = softmax and settings.renormalise
-        weights_TK = weigh(weights_TK, renormalise=renormalise, factor=settings.factor)
-        return Choice(LogicalIds(ids_TK.to(torch.int64)), weights_TK)
+        """Choose experts and weigh them by npu_moe_gating_top_k; raises NpuKernelMissing."""
+        return npu_gating.gate(self.door, logits_TE, settings, correction_E)
 
     def order_by_group(self, groups_M: Tensor) -> Tensor:
         """Return the rows sorted by group number, each group in its old order."""
@@ -177,43 +130,3 @@ class NpuBackend:
             restore_shape=None,
         )
         return summed_TZ
-
-    def expand(self, rows: Rows, groups_TK: Tensor, num_groups: int) -> Expanded:
-        """Copy rows to their groups by npu_moe_init_routing_v2, with their scales.
-
-        groups_TK    group of each pair; a pair outside 0 to num_groups - 1 gets no row
-
-        Raises NpuKernelMissing.
-        """
-        match rows:
-            case PlainRows(x_TZ):
-                scale = None
-            case Int8Rows(x_TZ, scale):
-                pass
-            case _:
-                raise NpuKernelMissing(f"rows in the form {rows.form.value}", reason="not built")
-        num_tokens, k = groups_TK.shape
-        if not num_tokens * k:
-            raise ShapeMismatch("groups_TK", got=groups_TK.shape, expected="a pair or more")
-        outside = (groups_TK < 0) | (groups_TK >= num_groups)
-        x_MZ, index_M, counts_S, scale_M = self.door.call(
-            "npu_moe_init_routing_v2",
-            x=x_TZ,
-            expert_idx=torch.where(outside, num_groups, groups_TK).to(torch.int32),
-            scale=scale,
-            offset=None,
-            active_num=num_tokens * k,
-            expert_capacity=-1,
-            # One group more than there are takes the pairs that get no row.
-            expert_num=num_groups + 1,
-            drop_pad_mode=0,
-            expert_tokens_num_type=1,
-            expert_tokens_num_flag=True,
-            quant_mode=-1,
-            active_expert_range=[0, num_groups],
-            row_idx_type=0,
-            x_dtype=None,
-        )
-        expanded = PlainRows(x_MZ) if scale is None else rows.of((x_MZ, scale_M))
-        index_TK = index_M.to(torch.int64).view(num_tokens, k)
-        return Expanded(expanded, GroupCounts(counts_S), index_TK)
