@@ -11,18 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.placement.counts_file import counts_of_file
 from benchmarks.placement.frontier import write_frontier
 from benchmarks.placement.peers import Peer, PeerProcess, peers_of
-from benchmarks.placement.report import table, write
+from benchmarks.placement.report import redundancy_table, table, write
 from benchmarks.placement.runs import Load, Value, as_record, plan_of, run, unfit
 from benchmarks.placement.scenarios import Scenario, windows
 from benchmarks.placement.shapes import SHAPES, Shape
 from eplb_service.domain.errors import EplbError, InvalidSettings
 from eplb_service.policies.catalog import POLICIES, policy_named
+from eplb_service.policies.redundancy import advise, suggested
 
 __all__ = ["main"]
 
+ADVISED_ROUNDS = 4
+"""Spare slots per rank up to which slots are compared."""
 SCENARIOS = {scenario.name.lower(): scenario for scenario in Scenario}
 
 
@@ -39,12 +44,16 @@ class Asked:
     peers: tuple[Peer, ...]
     json: Path
     plot: Path | None
+    advise: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; return 1 where a placement was invalid, 2 where it makes no sense."""
     try:
         asked = _asked(_parser().parse_args(arguments))
+        if asked.advise:
+            _print_redundancy(asked)
+            return 0
         records = list(_records(asked))
     except EplbError as refused:
         print(f"{refused.code}: {refused}", file=sys.stderr)
@@ -73,6 +82,15 @@ def _records(asked: Asked) -> Iterator[dict[str, Value]]:
             with PeerProcess(peer, load.shape) as process:
                 rows = run(load, peer.kind, lambda r, p=process: p.plan(r.heat, r.placement))
                 yield from map(as_record, rows)
+
+
+def _print_redundancy(asked: Asked) -> None:
+    """Print what further slots buy on each load; nothing else is run."""
+    for load in _loads(asked):
+        shape, heat = load.shape, [tokens.astype(np.float64) for tokens in load.tokens]
+        slots = suggested(shape.num_experts, shape.num_ranks, ADVISED_ROUNDS)
+        rows = advise(heat, shape.num_ranks, slots)
+        print(redundancy_table(shape.name, load.scenario, rows))
 
 
 def _loads(asked: Asked) -> Iterator[Load]:
@@ -116,6 +134,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plot", type=Path, help="file of an SVG of balance against moves")
     parser.add_argument(
+        "--advise",
+        action="store_true",
+        help="run no policy: print what further slots buy, connected for window 0, in all others",
+    )
+    parser.add_argument(
         "--peer",
         action="append",
         default=[],
@@ -157,6 +180,7 @@ def _asked(given: argparse.Namespace) -> Asked:
         peers=peers_of(given.peer),
         json=given.json,
         plot=given.plot,
+        advise=given.advise,
     )
 
 

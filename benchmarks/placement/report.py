@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
 from benchmarks.placement.runs import Value
+from eplb_service.policies.redundancy import Redundancy
 
-__all__ = ["table", "write"]
+__all__ = ["redundancy_table", "table", "write"]
 
 Record = dict[str, Value]
 
@@ -50,6 +52,20 @@ def table(records: Sequence[Record]) -> str:
 def _mean(records: Sequence[Record], name: str, form: str) -> str:
     values = [v for r in records if isinstance(v := r[name], int | float)]
     return format(sum(values) / len(values), form) if values else "-"
+
+
+def redundancy_table(shape: str, scenario: str, rows: Sequence[Redundancy]) -> str:
+    """Return a Markdown table of what numbers of slots come to on one load."""
+    heads = ["shape", "scenario", "slots", "joins all", "components", "even", "shares", "later"]
+    heads += ["worst", "later by slot"]
+    lines = [heads, ["---"] * 2 + ["--:"] * (len(heads) - 2)]
+    for row in rows:
+        figures = (row.even, row.shares, row.later, row.worst)
+        cells = [str(row.num_slots), "yes" if row.can_connect else "no", f"{row.components:.1f}"]
+        cells += [f"{value:.4f}" for value in figures]
+        change = "-" if isnan(row.gain_per_slot) else f"{-row.gain_per_slot:+.6f}"
+        lines.append([shape, scenario, *cells, change])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def write(records: Sequence[Record], path: Path) -> None:

@@ -164,6 +164,17 @@ def test_every_policy_that_fits_gets_a_row_per_window(
     assert printed.out.count("| counts |") == len(names)
 
 
+def test_what_further_slots_buy_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--counts", str(counts(tmp_path)), *FLAT, "--advise"]) == 0
+    heads, _, *lines = capsys.readouterr().out.splitlines()
+    assert heads.startswith("| shape | scenario | slots | joins all | components |")
+    cells = [line.split(" | ")[2:5] for line in lines]
+    assert cells[0] == ["64", "no", "8.0"]
+    assert cells[1] == ["71", "yes", "1.0"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
