@@ -7,10 +7,12 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from eplb_service.domain.layout import SlotLayout
+from eplb_service.domain.placement import Placement
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import DropReason, WaveName
 from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
+from worker_agent.adapters.slow_audit import SlowAudit
 from worker_agent.adapters.sources import SourceCorrupt
 from worker_agent.ports.weights import WeightsEvent
 
@@ -49,6 +51,8 @@ class WeightsThread(ABC):
         """Why nothing can be moved any more, once that is so."""
         self._audits: set[int] = set()
         """Halts whose audit waits its turn."""
+        self._slow_audit = SlowAudit(book)
+        self._is_looking = False
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ended: SimpleQueue[WeightsEvent] = SimpleQueue()
         self._thread = Thread(target=self._run, name="eplb-weights", daemon=True)
@@ -70,6 +74,12 @@ class WeightsThread(ABC):
         if halt_number not in self._audits:
             self._audits.add(halt_number)
             self._jobs.put(lambda: self._audit(halt_number))
+
+    def begin_look(self, placement: Placement) -> None:
+        """Check one more slot; asked for again while it waits, it is made once."""
+        if not self._is_looking:
+            self._is_looking = True
+            self._jobs.put(lambda: self._look(placement))
 
     def poll(self) -> WeightsEvent | None:
         """Return what has ended since, or None."""
@@ -145,6 +155,20 @@ class WeightsThread(ABC):
         for layer, local_slot in filled:
             held = self.memory.digest(self.memory.slot(layer, local_slot))
             self._book.note_slot(layer, local_slot, held)
+
+    def _look(self, placement: Placement) -> RaiseHalt | None:
+        try:
+            wrong = self._slow_audit.look(self.memory)
+        finally:
+            self._is_looking = False
+        if wrong is None:
+            return None
+        layer, local_slot = wrong
+        expert = int(placement.phy2log[layer, self.layout.base(self.rank) + local_slot])
+        return RaiseHalt(
+            f"layer {layer}, local slot {local_slot} of rank {self.rank} does not hold expert "
+            f"{expert} as it was put there: its digest has changed"
+        )
 
     def _audit(self, halt_number: int) -> Audited:
         self._audits.discard(halt_number)

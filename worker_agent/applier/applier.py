@@ -34,6 +34,9 @@ from worker_agent.ports.failures import OutOfStep, SwitchFailed
 from worker_agent.ports.group import GroupPort
 from worker_agent.ports.weights import WeightsPort
 
+LOOK_EVERY = 32
+"""Steps between two slots that the slow audit reads: its cost is one digest in so many steps."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepSide:
@@ -90,6 +93,8 @@ class Applier:
         self._take_finished()
         if step % self._agree_every == 0:
             self._agree(step)
+        if step % LOOK_EVERY == 0:
+            self._parts.weights.begin_look(self._placement)
         self._parts.cuts.at_step(step, self._state.served, self._placement)
         if self._state is not before:
             self._publish()

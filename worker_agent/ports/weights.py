@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from eplb_service.domain.placement import Placement
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 
@@ -22,6 +23,13 @@ class WeightsPort(Protocol):
 
     def begin_audit(self, halt_number: int) -> None:
         """Check every slot's digest against what was put there; ends in Audited."""
+        ...
+
+    def begin_look(self, placement: Placement) -> None:
+        """Check one more slot against what was put there; RaiseHalt where it is wrong.
+
+        placement    as served now, to name the expert
+        """
         ...
 
     def poll(self) -> WeightsEvent | None:
