@@ -129,6 +129,8 @@ class GateSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Share of ranks that must have reported, above 0 and up to 1."""
     cooldown_s: NonNegativeFloat = _GATES.cooldown_s
     """Seconds from the end of one plan to the start of the next automatic one."""
+    hold_back_s: NonNegativeFloat = _GATES.hold_back_s
+    """Seconds for which automatic plans leave a layer alone that they have put back; doubles."""
     worse_margin: NonNegativeFloat = _GATES.worse_margin
     """Share by which imbalance or step time must grow for a plan to be rolled back as worse."""
     max_payback_steps: PositiveFloat = _GATES.max_payback_steps

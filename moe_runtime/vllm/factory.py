@@ -15,6 +15,7 @@ from typing import cast
 from torch import Tensor
 
 from moe_runtime.vllm import seams
+from moe_runtime.vllm.demands import require_built_as_needed
 from moe_runtime.vllm.errors import CannotOwn, UnfitEngine
 from moe_runtime.vllm.mixins import (
     RoutedExpertsMixin,
@@ -42,13 +43,14 @@ class FactoryTaken:
     def make(self, **keywords: object) -> Runner:
         """Make one MoE layer; the keywords are those of vLLM's factory."""
         prefix = str(keywords.get("prefix", ""))
-        refused = reasons_against(keywords)
+        refused = reasons_against(keywords, num_redundant=self.options.num_redundant)
         if refused:
             return self._decline(CannotOwn(f"MoE layer {prefix}", refused), keywords)
         if self.declined is not None:
             # A model is ours whole or not at all.
             return self.original(**keywords)
         runner = self.original(**{**keywords, **self._ours(keywords)})
+        require_built_as_needed(runner)
         ours = cast("RunnerMixin", runner)
         ours.take_over(cast("Tensor | None", keywords.get("hash_indices_table")))
         self.num_made += 1
@@ -111,8 +113,11 @@ def early_bindings(name: str, original: object, known: tuple[ModuleType, ...]) -
     )
 
 
-def reasons_against(keywords: dict[str, object]) -> list[str]:
-    """Return what a layer asks for that the runtime does not have, by the factory's keywords."""
+def reasons_against(keywords: dict[str, object], *, num_redundant: int = 0) -> list[str]:
+    """Return what a layer asks for that the runtime does not have, by the factory's keywords.
+
+    num_redundant    what our own setting asks for
+    """
     unless: dict[str, tuple[Callable[[object], bool], str]] = {
         "quant_config": (_is_given, "its experts are quantised by {}"),
         "has_bias": (bool, "its experts have biases"),
@@ -131,7 +136,12 @@ def reasons_against(keywords: dict[str, object]) -> list[str]:
     if str(keywords.get("activation", "silu")).endswith("_no_mul"):
         found.append(f"its activation {keywords['activation']} has no gate (activation)")
     if keywords.get("enable_eplb"):
-        found.append("vLLM's own balancer is on, and only one can move experts (enable_eplb)")
+        theirs = keywords.get("num_redundant_experts", 0)
+        found.append(
+            f"vLLM's own balancer is on, with {theirs} redundant experts where "
+            f"EPLB_VLLM_REDUNDANT_EXPERTS={num_redundant}, and only one can move experts "
+            "(enable_eplb)"
+        )
     return found
 
 

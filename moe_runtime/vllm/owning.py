@@ -25,6 +25,7 @@ from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.vllm import seams
+from moe_runtime.vllm.demands import require_sum_is_taken_once
 from moe_runtime.vllm.errors import CannotOwn
 from moe_runtime.vllm.factory import FactoryTaken
 from moe_runtime.vllm.filling import Filler, initial_slots
@@ -115,6 +116,7 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     runners = require_all_ours(model, taken)
     options = taken.options
     ranks = ranks_of(runners, options)
+    require_sum_is_taken_once(runners, is_replicated=ranks.is_replicated)
     first = runners[0].routed_experts.moe_config
     layout = SlotLayout((first.num_local_experts,) * ranks.group.size)
     readings = [
@@ -142,7 +144,8 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     names = tuple(runner.layer_name for runner in runners)
     facts = StackFacts(names, first.num_logical_experts, runners[0].routed_experts.top_k)
     layers = [_layer(i, reading, state) for i, reading in enumerate(readings)]
-    stack = OwnedStack(facts, layout, ranks, layers, _passage(layout, ranks))
+    routers = [runner.router for runner in runners]
+    stack = OwnedStack(facts, layout, ranks, layers, _passage(layout, ranks), routers)
     for index, runner in enumerate(runners):
         vars(runner)["eplb_layer"] = BoundLayer(stack, index)
     home = Home(np.tile(content_P, (len(runners), 1)), stack.tables())

@@ -95,6 +95,8 @@ class Router(Protocol):
     """FusedMoERouter."""
 
     eplb_state: object
+    capture_fn: Callable[[Tensor], None] | None
+    """What wants to be told the experts that were chosen."""
 
 
 class Runner(Protocol):
@@ -141,6 +143,7 @@ NEEDS = (
     Need("runner.moe_runner", "MoERunner._fused_output_is_reduced"),
     Need("runner.shared_experts", "SharedExpertsOrder.NO_OVERLAP"),
     Need("runner.shared_experts", "SharedExperts.forward", ("shared_experts_input", "order")),
+    Need("router.base_router", "BaseRouter.set_capture_fn", ("capture_fn",)),
     Need("routed_experts", "RoutedExperts"),
     Need(
         "routed_experts",

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from moe_runtime.capture.step import NO_CAPTURE
 from moe_runtime.contracts.errors import BadTable
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, TokenIds
@@ -23,6 +22,7 @@ from moe_runtime.layer.passage import Passage
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import ExpertSlots, Install
+from moe_runtime.vllm.capturing import EngineRecorder, Listening
 
 __all__ = ["OwnedStack", "Ranks", "StackFacts", "StepScope"]
 
@@ -89,12 +89,14 @@ class OwnedStack:
         ranks: Ranks,
         layers: Sequence[MoELayer],
         passage: Passage,
+        routers: Sequence[Listening],
     ) -> None:
         self.facts = facts
         self.layout = layout
         self.ranks = ranks
         self._layers = tuple(layers)
         self._passage = passage
+        self._routers = tuple(routers)
         self._state = state = layers[0].state
         self._base = layout.base(ranks.group.rank)
         self._scope = StepScope(StepKind.PROFILE, Phase.PREFILL, -1)
@@ -127,7 +129,7 @@ class OwnedStack:
             own = slice(start, start + sizes[self.ranks.sharing.rank])
             x_TZ, logits_TX, real_T = x_TZ[own], logits_TX[own], real_T[own]
             token_ids_T = None if token_ids_T is None else token_ids_T[own]
-        way = self._begin(real_T) if index == 0 else self._way
+        way = self._begin(real_T, sizes) if index == 0 else self._way
         assert way is not None, "a forward began in the middle of the model"
         ids = NO_TOKEN_IDS if token_ids_T is None else TokenIds(token_ids_T)
         y_TZ = self._layers[index].forward(LayerInput(x_TZ, logits_TX, real_T, ids), way)
@@ -176,12 +178,13 @@ class OwnedStack:
         num_real = num_rows if self._scope.num_real < 0 else self._scope.num_real
         return torch.arange(num_rows) < num_real
 
-    def _begin(self, real_T: Tensor) -> Way:
+    def _begin(self, real_T: Tensor, sizes: Sequence[int]) -> Way:
         num_real = int(real_T.sum())
         step = Step(self._scope.kind, self._scope.phase)
         view = announce(self.ranks.group, step, num_rows=num_real)
         self._state.counters.record_step(view, padding_rows=real_T.shape[0] - num_real)
-        way = self._way = Way(view, self._passage, WholeBatch(), NO_CAPTURE)
+        recorder = EngineRecorder(self._routers, real_T, self.ranks.sharing, sizes)
+        way = self._way = Way(view, self._passage, WholeBatch(), recorder)
         return way
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:

@@ -1,11 +1,13 @@
 """A model is ours whole or not at all."""
 
+from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
 
 from moe_runtime.vllm import CannotOwn, Options, Unowned
-from moe_runtime.vllm.factory import FactoryTaken
+from moe_runtime.vllm.demands import require_built_as_needed, require_sum_is_taken_once
+from moe_runtime.vllm.factory import FactoryTaken, reasons_against
 from moe_runtime.vllm.seams import Runner
 
 QUANTISED = {"prefix": "layers.1.experts", "quant_config": object()}
@@ -49,3 +51,71 @@ def test_a_model_of_which_a_layer_is_owned_is_not_left_half() -> None:
     with pytest.raises(CannotOwn):
         factory.make(**QUANTISED)
     assert not original.asked
+
+
+@dataclass
+class Parallel:
+    tp_size: int = 2
+    dp_size: int = 1
+    pcp_size: int = 1
+    ep_size: int = 2
+    use_ep: bool = True
+
+
+@dataclass
+class Config:
+    num_experts: int = 20
+    num_logical_experts: int = 16
+    moe_parallel_config: Parallel = field(default_factory=Parallel)
+    skip_final_all_reduce: bool = False
+    use_deferred_moe_finalize: bool = False
+
+
+@dataclass
+class Experts:
+    expert_placement_strategy: str = "linear"
+
+
+@dataclass
+class Built:
+    """A runner that vLLM has built, as far as these demands look at it."""
+
+    moe_config: Config = field(default_factory=Config)
+    routed_experts: Experts = field(default_factory=Experts)
+    layer_name: str = "layers.3.experts"
+
+    def as_runner(self) -> Runner:
+        return cast("Runner", self)
+
+
+def test_slots_that_ranks_cannot_share_evenly_are_refused_with_all_numbers() -> None:
+    """Engine side of F44: 16 experts and 4 redundant ones do not lie evenly on 3 ranks."""
+    odd = Built(Config(moe_parallel_config=Parallel(ep_size=3)))
+    with pytest.raises(CannotOwn, match=r"16 experts and 4 redundant .* 20 slots, which 3 ranks"):
+        require_built_as_needed(odd.as_runner())
+    require_built_as_needed(Built().as_runner())
+
+
+def test_another_order_of_loading_is_refused() -> None:
+    with pytest.raises(CannotOwn, match="round_robin"):
+        require_built_as_needed(Built(routed_experts=Experts("round_robin")).as_runner())
+
+
+def test_two_balancers_are_refused_with_the_redundancy_of_both() -> None:
+    keywords = {"enable_eplb": True, "num_redundant_experts": 4}
+    (reason,) = reasons_against(keywords, num_redundant=8)
+    assert "4 redundant experts" in reason
+    assert "EPLB_VLLM_REDUNDANT_EXPERTS=8" in reason
+
+
+def test_an_all_reduce_that_is_left_to_the_model_is_not_given_whole_outputs() -> None:
+    leaving = [Built(Config(skip_final_all_reduce=True)).as_runner()]
+    require_sum_is_taken_once(leaving, is_replicated=True)
+    with pytest.raises(CannotOwn, match=r"layers\.3\.experts leaves its all-reduce .*reduce_res"):
+        require_sum_is_taken_once(leaving, is_replicated=False)
+
+
+def test_outputs_that_the_model_wants_to_weight_itself_are_refused() -> None:
+    deferring = [Built(Config(use_deferred_moe_finalize=True)).as_runner()]
+    with pytest.raises(CannotOwn, match="defer_moe_finalize"):
+        require_sum_is_taken_once(deferring, is_replicated=True)

@@ -29,7 +29,7 @@ def by_transformers(model: str, answers: Sequence[Answer]) -> list[Answer]:
             logits = reference(torch.tensor([prompt + answer.tokens])).logits[0]
         rows = torch.log_softmax(logits[len(prompt) - 1 : -1].float(), dim=1)
         best = rows.max(dim=1)
-        found.append(Answer([int(n) for n in best.indices], [float(n) for n in best.values]))
+        found.append(Answer([int(n) for n in best.indices], [float(n) for n in best.values], []))
     return found
 
 

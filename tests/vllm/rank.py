@@ -18,6 +18,7 @@ from torch import Tensor
 
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
+from tests.vllm.routed import RoutedIds
 from tests.vllm.words import Answer, Job, Stats
 
 
@@ -35,6 +36,7 @@ class Rank:
         )
         self._llm = vllm.LLM(**arguments(job))
         self._worker = self._llm.collective_rpc(_worker_itself)[0]
+        self._routed = RoutedIds(self._worker)
         self._watch_epochs()
 
     def obey(self, command: dict[str, Any]) -> object:
@@ -65,7 +67,8 @@ class Rank:
             out = one.outputs[0]
             tokens = list(out.token_ids)
             pairs = zip(tokens, out.logprobs, strict=True)
-            answers.append(Answer(tokens, [float(row[token].logprob) for token, row in pairs]))
+            logprobs = [float(row[token].logprob) for token, row in pairs]
+            answers.append(Answer(tokens, logprobs, self._routed.of(one.request_id)))
         return answers
 
     def _oracle(self) -> list[Answer]:

@@ -69,6 +69,8 @@ class Served:
             wrong = [i for i, one in enumerate(got) if one.tokens != self.want[i].tokens]
             assert not wrong, f"rank {rank}: prompts {wrong} are answered otherwise"
             assert largest_difference(got, self.want) < TOLERANCE
+            routed = [i for i, one in enumerate(got) if one.experts != self.want[i].experts]
+            assert not routed, f"rank {rank}: prompts {routed} were given other experts"
 
     def place_anew(self) -> None:
         """One placement that the controller orders, with answers checked while it comes."""

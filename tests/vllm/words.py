@@ -27,6 +27,9 @@ class Answer:
 
     tokens: list[int]
     logprobs: list[float]
+    experts: list[list[list[int]]]
+    """[T][L][K] what vLLM's capturer holds of each token that went through the model; empty of an
+    answer that is not vLLM's."""
 
 
 @dataclass(frozen=True)
