@@ -33,15 +33,12 @@ from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.loading import load_slots, require_modes, served_expert
-from moe_runtime.runtime.model import Model, StackShape
+from moe_runtime.runtime.loading import load_slots, require_modes, served_expert, served_layer
+from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
 __all__ = ["MoeRuntime", "Start"]
-
-UNPACKED = Packing()
-"""Weights as the model brings them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,7 +198,7 @@ class MoeRuntime:
 def _layers(model: Model, state: RankState, dtype: torch.dtype) -> tuple[MoELayer, ...]:
     shape = model.shape
     maths = LayerMaths(shape.selector, shape.activation, CpuBackend(), time.perf_counter)
-    parts = [model.layer(layer, dtype) for layer in range(shape.num_layers)]
+    parts = [served_layer(model, layer, dtype) for layer in range(shape.num_layers)]
     path = GatingPath.FUSED_WHERE_LEGAL
     return tuple(
         MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
