@@ -11,6 +11,7 @@ VLLM_PY   := $(VLLM_VENV)/bin/python
 STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
+NPU_WHEEL := build/torch-npu-2.13.0
 KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
 
 DEMO_MODULE  := benchmarks.demo.main
@@ -26,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm demo-vllm \
-        bench-placement gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
+        bench-placement fuzz gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -37,9 +38,12 @@ help:
 	@echo "make test            everything: the gate's static part, then all tests"
 	@echo "make demo-vllm       vLLM under requests while experts move (needs $(VLLM_VENV))"
 	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
+	@echo "make npu-wheel       torch-npu beside the environment, for the tests of the Ascend calls"
+	@echo "make test-npu        on a machine with NPUs, in its own environment (PYTHON=...); writes a report"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
+	@echo "make fuzz            the protocol under 10,000 seeds of faults (SEEDS=N) and 19 mutations"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
@@ -100,6 +104,12 @@ bench-placement: $(STAMP)
 	@mkdir -p build
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m $(PLACEMENT_MODULE) $(ARGS)
 
+# Seeds of the simulator, and every mutation of the protocol; build/fuzz-summary.json.
+SEEDS ?= 10000
+
+fuzz: $(STAMP)
+	$(PY) -m tests.protocol.fuzz --seeds $(SEEDS) $(ARGS)
+
 # --- check --------------------------------------------------------------------------------------
 
 check: static unit
@@ -141,11 +151,25 @@ unit: $(STAMP) chart-tools
 	$(PY) -m pytest -q -m "not ($(HEAVY))" $(ARGS)
 
 # Pytest ends with 5 when it found no test at all; that is a failure here, and says so.
-test: tools static chart-tools
+test: tools static chart-tools npu-wheel
 	@echo "== all tests"
 	$(ALONE) $(PY) -m pytest -q -m "not ($(HARDWARE))" $(ARGS) || { code=$$?; \
 	    [ $$code -ne 5 ] || echo "no test was found: tests/ or the selection is broken" >&2; \
 	    exit $$code; }
+
+# Beside the environment, never in it: installed there, it breaks `import torch` without CANN.
+$(NPU_WHEEL)/.up-to-date: requirements/npu-schema.txt | $(STAMP)
+	@echo "== fetch torch-npu"
+	$(PY) -m pip install --quiet --no-deps --require-hashes --upgrade --target $(NPU_WHEEL) \
+	    -r requirements/npu-schema.txt
+	@touch $@
+
+.PHONY: npu-wheel test-npu
+npu-wheel: $(NPU_WHEEL)/.up-to-date
+
+# The environment of an Ascend machine is its owner's: torch, torch_npu and CANN must fit its driver.
+test-npu:
+	$(PYTHON) -m pytest -v -p no:cacheprovider -m npu_hardware tests/npu $(ARGS)
 
 # Real vLLM has its own environment, since it pins what it needs more tightly than we do.
 # Further cases: make test-vllm ARGS='-m vllm'.

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.figures import Figure, broken, table, write
 from benchmarks.forward import measure as forward
 from benchmarks.ingest import measure as ingest
+from benchmarks.layer import measure as layer
 from benchmarks.planner import measure as planner
 
 __all__ = ["main"]
@@ -20,6 +21,7 @@ MEASUREMENTS: Mapping[str, Callable[[], list[Figure]]] = {
     "planner": planner.measure,
     "ingest": ingest.measure,
     "forward": forward.measure,
+    "layer": layer.measure,
 }
 
 

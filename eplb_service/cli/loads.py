@@ -8,6 +8,7 @@ Formats
     sglang    `logical_count` [L, E] or [T, L, E], in a JSON object or alone in an .npz: one
               window, its forward passes summed; rows of dense layers hold nothing and are left out
     heat      the JSON of `eplbctl heat -o json`
+    recording what `eplbctl record start` wrote (docs/recording.md)
 """
 
 import io
@@ -23,6 +24,7 @@ import numpy as np
 
 from eplb_service.cli.ends import invalid
 from eplb_service.cli.files import read_bytes
+from eplb_service.cli.recordings import decode_recording, is_recording
 from eplb_service.domain.errors import InvalidTable
 from eplb_service.domain.ids import FloatArray
 
@@ -41,6 +43,7 @@ class LoadFormat(StrEnum):
     COUNTS = "counts"
     SGLANG = "sglang"
     HEAT = "heat"
+    RECORDING = "recording"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,6 +57,8 @@ class Loads:
     form: LoadFormat
     num_steps: int | None = None
     """Steps that all windows enclose; None where the file does not say."""
+    placement: str = ""
+    """Text of the expert map that was served; empty where the file does not say."""
 
     @property
     def total(self) -> FloatArray:
@@ -105,6 +110,15 @@ def _array(data: bytes) -> Array:
 
 
 def _of_arrays(arrays: Arrays) -> Loads:
+    if is_recording(arrays):
+        recording = decode_recording(arrays)
+        return Loads(
+            _counts("tokens", arrays["tokens"]),
+            recording.model_layers,
+            LoadFormat.RECORDING,
+            num_steps=sum(window.num_steps for window in recording.windows),
+            placement=recording.placement,
+        )
     if list(arrays) == [SGLANG_KEY]:
         return _of_sglang(arrays[SGLANG_KEY])
     found = {name: _counts(name, array) for name, array in arrays.items()}

@@ -1,19 +1,30 @@
-"""The command line of verbs that compute from load that was counted."""
+"""The command line of verbs that record load, or compute from load that was counted."""
 
 from argparse import ArgumentParser
+from math import inf
 from pathlib import Path
 
-from eplb_service.cli import analyze, simulate
+from eplb_service.cli import analyze, record, replay, simulate
 from eplb_service.cli.adder import Adder
 from eplb_service.cli.costs import above_zero, milliseconds, policies
-from eplb_service.cli.options import small_number, whole_number
+from eplb_service.cli.options import duration, small_number, whole_number
 from eplb_service.cli.starts import slot_counts, some_slots
 
 POLICIES = ("incremental", "connected")
 
 
 def add_offline(add: Adder) -> None:
-    """Add simulate and analyze."""
+    """Add record, replay, simulate and analyze."""
+    _add_record(add)
+    replayed = add(
+        "replay",
+        replay.replay,
+        "play recorded windows to policies, each plan measured on the window after it",
+        "eplbctl replay recorded.npz --policy incremental,connected",
+    )
+    _name_load(replayed)
+    _say_slots(replayed)
+    _say_costs(replayed)
     simulated = add(
         "simulate",
         simulate.simulate,
@@ -23,6 +34,10 @@ def add_offline(add: Adder) -> None:
     _name_load(simulated)
     _say_slots(simulated)
     _say_costs(simulated)
+    _add_analyze(add)
+
+
+def _add_analyze(add: Adder) -> None:
     analyzed = add(
         "analyze",
         analyze.analyze,
@@ -48,6 +63,44 @@ def add_offline(add: Adder) -> None:
     )
 
 
+def _add_record(add: Adder) -> None:
+    group = add.group(
+        "record",
+        "record the controller's load windows into a file",
+        "eplbctl record start recorded.npz --every 30s --for 1h",
+    )
+    begin = group(
+        "start",
+        record.start,
+        "record, in the foreground, until the time is over or it is stopped",
+        "eplbctl record start recorded.npz --every 30s --for 1h",
+    )
+    begin.add_argument(
+        "--every",
+        type=duration,
+        default=30.0,
+        metavar="TIME",
+        help="between looks, best as long as a window (default: 30s)",
+    )
+    begin.add_argument(
+        "--for",
+        dest="seconds",
+        type=duration,
+        default=inf,
+        metavar="TIME",
+        help="for how long (default: until stopped)",
+    )
+    end = group(
+        "stop",
+        record.stop,
+        "end a recording from another terminal, and wait until its file is whole",
+        "eplbctl record stop recorded.npz",
+    )
+    end.set_defaults(needs_controller=False)
+    for parser in (begin, end):
+        parser.add_argument("file", type=Path, metavar="FILE", help="the recording, .npz")
+
+
 def _name_load(parser: ArgumentParser, *, nargs: str | None = None) -> None:
     asked = " (default: the controller's newest window)" if nargs else ""
     parser.add_argument(
@@ -55,8 +108,8 @@ def _name_load(parser: ArgumentParser, *, nargs: str | None = None) -> None:
         type=Path,
         nargs=nargs,
         metavar="FILE",
-        help="counts in .npz, .npy or JSON, SGLang's logical_count, or what `heat -o json` wrote"
-        + asked,
+        help="counts in .npz, .npy or JSON, SGLang's logical_count, or what `record` or "
+        "`heat -o json` wrote" + asked,
     )
     parser.set_defaults(needs_controller=bool(nargs))
 
@@ -67,7 +120,8 @@ def _say_slots(parser: ArgumentParser) -> None:
         "--map",
         type=Path,
         metavar="FILE",
-        help="the placement to start from, in any known format (default: as engines load experts)",
+        help="the placement to start from, in any known format (default: a recording's own, else "
+        "as engines load experts)",
     )
     slots = parser.add_mutually_exclusive_group()
     slots.add_argument(

@@ -5,7 +5,6 @@ Axes    L MoE layers   E logical experts
 
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
-from pathlib import Path
 
 from eplb_service.cli.ends import invalid
 from eplb_service.cli.files import read_bytes
@@ -38,11 +37,12 @@ def some_slots(text: str) -> tuple[int, ...]:
 def starts(loads: Loads, args: Namespace) -> Iterator[Placement]:
     """Yield the placement that each number of slots sets out from, fewest slots first.
 
-    It is the map's where one was given that has as many slots, else the flat one that engines
-    load. Raises Failure or InvalidSettings for what cannot be.
+    It is the one that was served, by --map or by a recording, where it has as many slots and
+    ranks, else the flat one that engines load. Raises Failure or InvalidSettings for what
+    cannot be.
     """
     num_experts = loads.tokens.shape[2]
-    served = _placement(args.map, loads, args.ranks) if args.map is not None else None
+    served = _served(loads, args)
     num_ranks = args.ranks if served is None else served.layout.num_ranks
     if num_ranks is None:
         raise invalid("say how many ranks there are with --ranks N, or give a --map that tells")
@@ -64,11 +64,20 @@ def _asked(args: Namespace, num_experts: int, num_ranks: int, own: int) -> tuple
     return args.redundancy or redundancies(num_experts, num_ranks)
 
 
-def _placement(path: Path, loads: Loads, num_ranks: int | None) -> Placement:
+def _served(loads: Loads, args: Namespace) -> Placement | None:
+    if args.map is not None:
+        return _placement(str(args.map), read_bytes(args.map), loads, args.ranks)
+    if loads.placement:
+        found = _placement(f"{args.file}: placement", loads.placement.encode(), loads, None)
+        return found if args.ranks in {None, found.layout.num_ranks} else None
+    return None
+
+
+def _placement(path: str, data: bytes, loads: Loads, num_ranks: int | None) -> Placement:
     """Read the placement that is served; raises Failure where it is not one for this load."""
     _, num_layers, num_experts = loads.tokens.shape
     try:
-        found = read_map(read_bytes(path), num_ranks=num_ranks).found
+        found = read_map(data, num_ranks=num_ranks).found
         placement = placement_of(found, model_layers=found.layer_ids, num_experts=num_experts)
         require_sound(placement)
     except EplbError as error:

@@ -6,6 +6,7 @@ from random import Random
 from eplb_service.sim.convergence import converge
 from eplb_service.sim.faults import Faults
 from eplb_service.sim.network import Weather
+from eplb_service.sim.stage import Scope
 from eplb_service.sim.story import Violation
 from eplb_service.sim.waves import random_deployment
 from eplb_service.sim.work import Work
@@ -21,6 +22,8 @@ class Course:
 
     num_events: int = 400
     weather: Weather = ROUGH
+    scope: Scope | None = None
+    """None: either, by chance."""
 
 
 def simulate(rng: Random, course: Course | None = None) -> World:
@@ -29,7 +32,8 @@ def simulate(rng: Random, course: Course | None = None) -> World:
     The same state of `rng` gives the same transcript, byte for byte.
     """
     course = course or Course()
-    world = World(random_deployment(rng), rng, course.weather)
+    scope = course.scope or rng.choice(tuple(Scope))
+    world = World(random_deployment(rng), rng, course.weather, scope)
     try:
         _be_faulty(world, course.num_events)
         converge(world)

@@ -23,6 +23,8 @@ class Checks:
 
     def __init__(self) -> None:
         self._named: dict[ShareName, Shares] = {}
+        self._looked_at: tuple[object, ...] = ()
+        """What slots and tables rested on when they were last found right."""
         self._placed: list[tuple[int, int]] = []
         self.resumed: set[tuple[Incarnation, int]] = set()
         """Halts, by incarnation and number, that a controller asked to end."""
@@ -47,6 +49,9 @@ class Checks:
         self._record(group, store)
 
     def _right(self, group: Group) -> None:
+        now = (group.incarnation, *((r.num_changes, r.state.served) for r in group.ranks))
+        if now == self._looked_at:
+            return
         places = self._places(group)
         for rank in group.ranks:
             for layer, rows in enumerate(rank.tables):
@@ -60,6 +65,7 @@ class Checks:
                                 f"{slot}, which holds {held}"
                             )
             self._tables_are_named(rank)
+        self._looked_at = now
 
     def _places(self, group: Group) -> list[tuple[int, int]]:
         if not self._placed:

@@ -1,45 +1,44 @@
-"""A controller, with as little glue around the wave machine as it can run with.
+"""A controller, with as little glue around its machine as it can run with.
 
-The glue gives numbers, believes the highest incarnation that said Hello, ends the
-open wave when a new group has told what it serves, and starts a wave only when the
-last one is over.
+The glue believes the highest incarnation that said Hello, says shares and resumes until
+they are heard, and steps down when it is fenced. Waves are its desk's.
 """
 
 from collections.abc import Callable
 from random import Random
 
-from eplb_service.domain.errors import StoreConflict
-from eplb_service.domain.ids import Incarnation
-from eplb_service.protocol.messages import Halted, Hello, Idle, Resume, SharesApplied, Word
-from eplb_service.protocol.wave_state import (
-    Effect,
-    GiveUp,
-    Greeted,
-    GroupRestarted,
-    Nudge,
-    Said,
-    WaveState,
-)
+from eplb_service.controller.machine_state import RankGreeted, RankSaid, Ticked
+from eplb_service.domain.errors import StoreConflict, StoreUnavailable
+from eplb_service.domain.ids import Generation, Incarnation
+from eplb_service.protocol.messages import Hello, Resume, SharesApplied, Word
+from eplb_service.protocol.wave_state import WaveState
 from eplb_service.sim.beliefs import Beliefs
+from eplb_service.sim.desk import Desk, Post
 from eplb_service.sim.share_loop import ShareLoop, draw_shares
-from eplb_service.sim.store import SimStore, WaveRecord
-from eplb_service.sim.wave_desk import Post, WaveDesk
+from eplb_service.sim.store import SimStore
 from eplb_service.sim.waves import Deployment
 
 
 class SimController:
     """One controller process, from its take-over to its end."""
 
-    def __init__(self, number: int, deployment: Deployment, store: SimStore, post: Post) -> None:
+    def __init__(
+        self,
+        number: int,
+        deployment: Deployment,
+        store: SimStore,
+        post: Post,
+        sit_down: Callable[[Generation], Desk],
+    ) -> None:
         self.number = number
         self.deployment = deployment
         self.is_alive = True
+        self.now_s = 0.0
+        """Wall clock."""
         self.generation = store.take_over()
         self.beliefs = Beliefs(deployment.num_ranks, store.incarnation)
         self.shares: ShareLoop | None = None
-        self.patience = 0
-        """Nudges until the deadline of the wave."""
-        self._desk = WaveDesk(self.generation, deployment.num_ranks, store, post)
+        self.desk = sit_down(self.generation)
         self._resuming: int | None = None
         self._store = store
         self._post = post
@@ -47,36 +46,32 @@ class SimController:
     @property
     def wave(self) -> WaveState | None:
         """The last wave that it knows of."""
-        return self._desk.wave
+        return self.desk.wave
 
     @property
     def may_start(self) -> bool:
         """Whether the last wave is over, on record, and the group is heard and well."""
         is_well = self.beliefs.common_epoch is not None and self.beliefs.halt_number is None
-        return self.is_alive and self._desk.is_over and is_well
+        return self.is_alive and self.desk.is_over and is_well
 
     @property
     def has_todo(self) -> bool:
         """Whether effects wait to be performed."""
-        return bool(self._desk.todo)
+        return self.desk.has_todo
 
     def receive(self, rank: int, incarnation: Incarnation, word: Hello | Word) -> None:
         """Take a word that came on the stream of a rank of some incarnation."""
         if isinstance(word, Hello):
-            self._guarded(lambda: self._greet(rank, word))
+            self.guarded(lambda: self._greet(rank, word))
         elif incarnation == self.beliefs.incarnation:
             self._hear(rank, word)
-
-    def start(self, record: WaveRecord) -> None:
-        """Spend the number of a wave, and send its orders."""
-        self._guarded(lambda: self._desk.start(record))
 
     def share(self, rng: Random, *, again: bool = False) -> ShareLoop | None:
         """Spend a revision for the epoch that is served, and send it; None if it may not be."""
         epoch, above = self.beliefs.common_epoch, self.beliefs.revision
         if epoch is None or self.beliefs.halt_number is not None:
             return None
-        self._guarded(lambda: self._store.spend_revision(self.generation, above=above, again=again))
+        self.guarded(lambda: self._store.spend_revision(self.generation, above=above, again=again))
         if not self.is_alive:
             return None
         self.shares = draw_shares(
@@ -89,33 +84,33 @@ class SimController:
         self._say_shares()
         return self.shares
 
-    def give_up(self, reason: str) -> None:
-        """End the wave if it still may be."""
-        self._desk.advance(GiveUp(reason))
-
     def resume(self) -> None:
         """Clear the halt that is known to stand."""
         self._resuming = self.beliefs.halt_number
         self._say_resume()
 
     def nudge(self) -> None:
-        """Time passed: say again what was not answered; the deadline stands still while idle."""
+        """A second passed: say again what was not answered; deadlines stand still while idle."""
         if not self.beliefs.idle:
-            self.patience -= 1
-            if self.patience == 0:
-                self.give_up("deadline passed")
-        if self.wave and not self.wave.is_over:
-            self._desk.advance(Nudge())
+            self.now_s += 1.0
+            self.desk.tell(Ticked(1.0, self.now_s), self.beliefs)
         self._say_shares()
         self._say_resume()
 
-    def perform(self) -> Effect | None:
-        """Do the next thing that the wave machine asked for; None where nothing waits."""
-        done: list[Effect | None] = []
-        self._guarded(lambda: done.append(self._desk.perform()))
-        return done[0] if done else None
+    def give_up(self, reason: str) -> None:
+        """End what runs if it still may be."""
+        self.desk.give_up(reason)
 
-    def _guarded(self, write: Callable[[], object]) -> None:
+    def perform(self) -> object:
+        """Do the next thing that the machine asked for; returns it, or what came instead."""
+        done: list[object] = []
+        try:
+            self.guarded(lambda: done.append(self.desk.perform()))
+        except StoreUnavailable as away:
+            return f"finds the store away: {away}"
+        return done[0] if done else "is fenced"
+
+    def guarded(self, write: Callable[[], object]) -> None:
         """Write to the store; one that was fenced ends here."""
         try:
             write()
@@ -123,7 +118,7 @@ class SimController:
             self.is_alive = False
 
     def _greet(self, rank: int, hello: Hello) -> None:
-        incarnation, wave = hello.incarnation, self.wave
+        incarnation = hello.incarnation
         if incarnation < self.beliefs.incarnation:
             return
         if incarnation > self.beliefs.incarnation:
@@ -131,24 +126,13 @@ class SimController:
             self.beliefs = Beliefs(self.deployment.num_ranks, incarnation)
             self.shares = self._resuming = None
         self.beliefs.greet(rank, hello.status)
-        if wave is None:
-            return
-        if wave.incarnation == incarnation:
-            self._desk.advance(Greeted(rank, hello.status))
-        elif not wave.is_over and self.beliefs.common_epoch is not None:
-            self._desk.advance(GroupRestarted(self.beliefs.common_epoch))
+        self.desk.tell(RankGreeted(hello), self.beliefs)
 
     def _hear(self, rank: int, word: Word) -> None:
         self.beliefs.hear(rank, word)
-        if isinstance(word, SharesApplied):
-            if self.shares:
-                self.shares.hear(rank, word.shares)
-        elif not isinstance(word, Halted | Idle) and self._is_of_this_group:
-            self._desk.advance(Said(rank, word))
-
-    @property
-    def _is_of_this_group(self) -> bool:
-        return self.wave is not None and self.wave.incarnation == self.beliefs.incarnation
+        if isinstance(word, SharesApplied) and self.shares:
+            self.shares.hear(rank, word.shares)
+        self.desk.tell(RankSaid(rank, self.beliefs.incarnation, word), self.beliefs)
 
     def _say_shares(self) -> None:
         if self.shares and self.shares.name.epoch == self.beliefs.common_epoch:

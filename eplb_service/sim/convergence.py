@@ -1,8 +1,9 @@
 """No more faults: every open wave must end, a fresh one settle, and fresh shares come into use."""
 
-from eplb_service.domain.ids import Epoch
 from eplb_service.protocol.wave_state import WavePhase
 from eplb_service.sim.controller import SimController
+from eplb_service.sim.links import reconnect, report
+from eplb_service.sim.store import Trouble
 from eplb_service.sim.story import Violation
 from eplb_service.sim.world import World
 
@@ -15,12 +16,15 @@ def converge(world: World) -> None:
     """Stop all faults and wait; raises Violation if the world does not come to rest."""
     world.story.tell("faults stop")
     world.network.heal()
+    reconnect(world)
+    world.is_calm = True
+    world.store.trouble = lambda: Trouble.NONE
     world.group.is_idle = False
     if not any(c.generation == world.store.generation for c in world.leaders):
         world.start_controller()
     world.greet()
     leader = world.leaders[-1]
-    leader.patience = LONG
+    leader.desk.be_patient(LONG)
     goal = Goal(world, leader)
     for _ in range(NUM_ROUNDS):
         _quiet_round(world, leader)
@@ -37,7 +41,9 @@ def _quiet_round(world: World, leader: SimController) -> None:
         world.run_step()
     if leader.beliefs.halt_number is not None:
         leader.resume()
+    report(world, leader)
     leader.nudge()
+    _perform_all(world)
 
 
 def _perform_all(world: World) -> bool:
@@ -70,7 +76,7 @@ class Goal:
     def __init__(self, world: World, leader: SimController) -> None:
         self._world = world
         self._leader = leader
-        self._fresh: Epoch | None = None
+        self._is_begun = False
         self._has_shares = False
         self._num_tries = 1
 
@@ -80,18 +86,17 @@ class Goal:
         if not leader.is_alive:
             raise Violation("the only controller was fenced")
         wave = leader.wave
-        if self._fresh is None:
-            if world.start_wave(leader, num_steps=LONG):
-                assert leader.wave is not None
-                self._fresh = leader.wave.wave.epoch
+        if not self._is_begun or (wave is None and leader.may_start):
+            self._is_begun = world.start_wave(leader, num_steps=LONG)
             return False
-        assert wave is not None
+        if wave is None:
+            return False
         if wave.phase is WavePhase.ABORTED:
             self._try_again(wave.reason)
             return False
         if wave.phase is not WavePhase.SETTLED:
             return False
-        if not self._has_shares:
+        if not self._has_shares and leader.may_start:
             self._has_shares = world.start_shares(leader)
             return False
         return leader.shares is not None and leader.shares.is_applied
@@ -101,4 +106,4 @@ class Goal:
         if self._num_tries == NUM_TRIES:
             raise Violation(f"fresh wave {NUM_TRIES} of {NUM_TRIES} ended so: {reason}")
         self._num_tries += 1
-        self._fresh = None
+        self._is_begun = False

@@ -1,7 +1,10 @@
 """What goes wrong in a world: each fault tells whether it could happen."""
 
+from eplb_service.controller.machine_state import Ticked
 from eplb_service.protocol.messages import DropReason, Idle
 from eplb_service.protocol.rank_state import RaiseHalt, Withdraw
+from eplb_service.sim.links import partition, reconnect
+from eplb_service.sim.store import Trouble
 from eplb_service.sim.work import Weighted, any_leader
 from eplb_service.sim.world import World
 
@@ -12,6 +15,9 @@ class Faults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng
+        self._num_torn = world.rng.choice((0.0, 0.0, 0.05, 0.2))
+        if world.planner is not None:
+            world.store.trouble = self._trouble
 
     def table(self) -> tuple[Weighted, ...]:
         """Every fault with its weight; not every one in every run.
@@ -26,9 +32,56 @@ class Faults:
             (0.4, self._start_controller),
             (0.15, self._restart_group),
             (0.3, self._idle),
+            (0.3, self._partition),
+            (0.3, self._jump_clock),
+            (0.2, self._change_policy),
         )
         some = [(weight * self._rng.choice((0, 0, 1, 2)), fault) for weight, fault in faults]
-        return (*some, (0.1, self._start_controller), (0.3, self._end_idle))
+        always = (
+            (0.1, self._start_controller),
+            (0.3, self._end_idle),
+            (0.4, self._mend),
+        )
+        return (*some, *always)
+
+    def _trouble(self) -> Trouble:
+        if self._rng.random() >= self._num_torn:
+            return Trouble.NONE
+        return self._rng.choice((Trouble.TORN, Trouble.UNHEARD))
+
+    def _partition(self) -> bool:
+        leader = any_leader(self._world)
+        if leader is None:
+            return False
+        ranks = [r.rank for r in self._world.group.ranks if self._rng.random() < 0.6]
+        self._world.story.tell(f"controller {leader.number} is cut off from ranks {ranks}")
+        partition(self._world, leader, ranks)
+        return True
+
+    def _mend(self) -> bool:
+        if not self._world.network.severed:
+            return False
+        self._world.story.tell("all partitions end")
+        self._world.network.mend()
+        reconnect(self._world)
+        return True
+
+    def _jump_clock(self) -> bool:
+        leader = any_leader(self._world)
+        if leader is None:
+            return False
+        elapsed_s, now_s = self._rng.choice((0.0, 3.0, 3600.0)), self._rng.choice((-1e9, 0.0, 4e9))
+        self._world.story.tell(f"the clock of controller {leader.number} jumps to {now_s:.0f}")
+        leader.now_s = now_s
+        leader.desk.tell(Ticked(elapsed_s, now_s), leader.beliefs)
+        return True
+
+    def _change_policy(self) -> bool:
+        planner = self._world.planner
+        if planner is None:
+            return False
+        self._world.story.tell(f"policy {planner.change_policy()} is put in force")
+        return True
 
     def _give_up(self) -> bool:
         leader = any_leader(self._world)
@@ -72,7 +125,8 @@ class Faults:
 
     def _restart_group(self) -> bool:
         self._world.story.tell("the group is restarted")
-        self._world.restart_group()
+        late = [r for r in range(self._world.deployment.num_ranks) if self._rng.random() < 0.2]
+        self._world.restart_group(late=late)
         return True
 
     def _end_idle(self) -> bool:

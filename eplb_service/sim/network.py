@@ -44,6 +44,10 @@ class Network:
         self._weather = weather
         self._waiting: list[Letter] = []
         self._kept: list[Letter] = []
+        self.severed: set[tuple[int, int]] = set()
+        """Controller and rank between which nothing passes."""
+        self.broken: list[tuple[int, int]] = []
+        """Controller and rank whose stream broke; the rank will open a new one."""
 
     @property
     def num_waiting(self) -> int:
@@ -52,6 +56,8 @@ class Network:
 
     def send(self, letter: Letter) -> None:
         """Put a letter on its way."""
+        if (letter.controller, letter.rank) in self.severed:
+            return
         self._waiting.append(letter)
         if self._weather is not FAIR and len(self._waiting) > NUM_WAITING:
             self._take_any(self._waiting)
@@ -72,11 +78,21 @@ class Network:
                 self._take_any(self._kept)
         return letter
 
+    def sever(self, pair: tuple[int, int]) -> None:
+        """Let nothing more pass between a controller and a rank."""
+        self.severed.add(pair)
+
+    def mend(self) -> None:
+        """End every partition; the ranks open new streams."""
+        self.broken += sorted(self.severed)
+        self.severed.clear()
+
     def heal(self) -> None:
         """No more faults: what is on its way arrives, old copies included, each once."""
         self._waiting.extend(self._kept)
         self._kept = []
         self._weather = FAIR
+        self.mend()
 
     def _take_any(self, letters: list[Letter]) -> Letter:
         at = self._rng.randrange(len(letters))

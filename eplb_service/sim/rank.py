@@ -39,6 +39,18 @@ IDENTITY = DeploymentIdentity("sim", "0", "serve", 0, "0", "none")
 SPOILED = -9
 
 
+def shape_of(deployment: Deployment) -> ModelShape:
+    """Shape of the model that is simulated."""
+    initial = deployment.initial
+    return ModelShape(
+        layers=tuple(range(initial.num_layers)),
+        num_experts=initial.num_experts,
+        num_shared=0,
+        top_k=1,
+        bytes_per_expert=1,
+    )
+
+
 class SimRank:
     """What one process of the rank group holds."""
 
@@ -67,6 +79,8 @@ class SimRank:
         self._staged: dict[tuple[int, int], int] = {}
         self._transfers = transfers
         self.audits: list[int] = []
+        self.num_changes = 0
+        """How often slots or tables were written."""
         self.state = initial_state(
             incarnation=incarnation, ownership=deployment.ownership, served=name
         )
@@ -96,6 +110,7 @@ class SimRank:
                 self._staged = {}
             case ApplyShares(_, shares):
                 self.tables = shares.tables[0].tolist()
+                self.num_changes += 1
             case Audit(number):
                 self.audits.append(number)
 
@@ -109,17 +124,9 @@ class SimRank:
 
     def hello(self, *, is_idle: bool) -> Hello:
         """Introduce this rank."""
-        initial = self.deployment.initial
-        shape = ModelShape(
-            layers=tuple(range(initial.num_layers)),
-            num_experts=initial.num_experts,
-            num_shared=0,
-            top_k=1,
-            bytes_per_expert=1,
-        )
         return Hello(
             identity=IDENTITY,
-            shape=shape,
+            shape=shape_of(self.deployment),
             profile=self._profile(),
             incarnation=self.state.incarnation,
             placement=self.placement,
@@ -156,3 +163,4 @@ class SimRank:
             self._first_tables[layer] = order.dispatch[at].tolist()
         self.tables = list(self._first_tables)
         self.placement, self._staged = after, {}
+        self.num_changes += 1

@@ -3,9 +3,12 @@
 A write is durable when the call returns. Closed records stay closed.
 """
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
-from eplb_service.domain.errors import StoreConflict
+from eplb_service.domain.errors import StoreConflict, StoreUnavailable
 from eplb_service.domain.ids import Epoch, Generation, Incarnation, Revision
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import ShareName, Shares
@@ -44,11 +47,24 @@ class WaveRecord:
     phase: WavePhase
 
 
+class Trouble(StrEnum):
+    """What may become of one write."""
+
+    NONE = "none"
+    TORN = "torn"
+    """It ends half way, and none of it counts: that is what a transaction is."""
+    UNHEARD = "unheard"
+    """It is durable, but the writer does not hear so and will try again."""
+
+
 class SimStore:
     """The store of one deployment."""
 
     def __init__(self, deployment: Deployment) -> None:
         shares = shares_of(deployment.initial, deployment.ownership)
+        self.deployment = deployment
+        self.trouble: Callable[[], Trouble] = lambda: Trouble.NONE
+        """Asked before every write of a wave."""
         self.stands = {Epoch(0): Stand(deployment.initial, shares)}
         self.records: dict[Epoch, WaveRecord] = {}
         self.generation = Generation(0)
@@ -74,18 +90,31 @@ class SimStore:
         """Spend the next number, with all that its orders say."""
         self.require_lead(generation)
         epoch = record.wave.epoch
-        if epoch in self.records:
-            raise Violation(f"number {epoch} is spent twice")
-        self.records[epoch] = record
-        self.stands[epoch] = record.after
+        with self._troubled():
+            before = self.records.get(epoch)
+            if before is not None and (before.wave, before.phase) != (record.wave, record.phase):
+                raise Violation(f"number {epoch} is spent twice")
+            self.records[epoch] = record
+            self.stands[epoch] = record.after
 
     def write(self, generation: Generation, epoch: Epoch, phase: WavePhase) -> None:
         """Record a phase."""
         self.require_lead(generation)
-        record = self.records[epoch]
-        if phase is not record.phase and phase not in NEXT[record.phase]:
-            raise Violation(f"epoch {epoch} is {record.phase} on record and would be {phase}")
-        self.records[epoch] = replace(record, phase=phase)
+        with self._troubled():
+            record = self.records[epoch]
+            if phase is not record.phase and phase not in NEXT[record.phase]:
+                raise Violation(f"epoch {epoch} is {record.phase} on record and would be {phase}")
+            self.records[epoch] = replace(record, phase=phase)
+
+    @contextmanager
+    def _troubled(self) -> Generator[None]:
+        """Around a write: it may be torn, or be done without the writer hearing so."""
+        trouble = self.trouble()
+        if trouble is Trouble.TORN:
+            raise StoreUnavailable("the write was torn; nothing was recorded")
+        yield
+        if trouble is Trouble.UNHEARD:
+            raise StoreUnavailable("no answer; whether it is recorded is not known")
 
     def spend_revision(self, generation: Generation, *, above: Revision, again: bool) -> Revision:
         """Spend the next revision; `again` gives the last one out a second time."""

@@ -3,10 +3,14 @@
 from collections.abc import Callable
 
 from eplb_service.sim.controller import SimController
+from eplb_service.sim.links import report
 from eplb_service.sim.world import World
 
 Event = Callable[[], bool]
 Weighted = tuple[float, Event]
+
+SLOW = 0.9
+"""Chance that a slow rank does not stage when it could."""
 
 
 def any_leader(world: World) -> SimController | None:
@@ -21,7 +25,10 @@ class Work:
     def __init__(self, world: World) -> None:
         self._world = world
         self._rng = world.rng
+        self._ranks = range(world.deployment.num_ranks)
         self._dies = world.rng.choice((0.0, 0.0, 0.01, 0.03))
+        self._slow = {rank for rank in self._ranks if world.rng.random() < 0.1}
+        """Ranks that stage late in this run."""
         self._has_clashes = world.rng.random() < 0.2
 
     def table(self) -> tuple[Weighted, ...]:
@@ -48,8 +55,8 @@ class Work:
         if not busy:
             return False
         leader = self._rng.choice(busy)
-        effect = leader.perform()
-        self._world.story.tell(f"controller {leader.number} {effect}")
+        done = leader.perform()
+        self._world.story.tell(f"controller {leader.number} {done}")
         self._world.look()
         return True
 
@@ -64,7 +71,11 @@ class Work:
     def _carry(self) -> bool:
         world, moves = self._world, self._world.group.transfers.movable()
         if moves:
-            world.group.carry(self._rng.choice(moves), self._rng, spoil=0.02)
+            move = self._rng.choice(moves)
+            _, target = world.group.transfers.ends(move)
+            if target in self._slow and self._rng.random() < SLOW:
+                return False
+            world.group.carry(move, self._rng, spoil=0.02)
             world.look()
         return bool(moves)
 
@@ -80,6 +91,8 @@ class Work:
     def _nudge(self) -> bool:
         leader = any_leader(self._world)
         if leader:
+            if self._rng.random() < 0.7:
+                report(self._world, leader)
             leader.nudge()
         return leader is not None
 

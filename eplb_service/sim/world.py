@@ -4,45 +4,30 @@ Everything that can happen is a method; what happens when is chance's, in chaos.
 After every event the invariants are looked at.
 """
 
+from collections.abc import Iterable
 from random import Random
 
-from eplb_service.domain.ids import Epoch, Incarnation
+from eplb_service.domain.ids import Epoch, Generation, Incarnation
 from eplb_service.domain.shares import ShareName
-from eplb_service.domain.wave import Order, first_shares
-from eplb_service.protocol.messages import Hello, NackReason, Resume, ToMachine, Word
+from eplb_service.domain.wave import Order
+from eplb_service.protocol.messages import NackReason, Resume, ToMachine
 from eplb_service.protocol.rank_state import Offer
-from eplb_service.sim.checks import Checks
+from eplb_service.sim.asking import FEW, ask_for_plan
 from eplb_service.sim.controller import SimController
+from eplb_service.sim.desk import Desk
 from eplb_service.sim.drafts import draw_wave
 from eplb_service.sim.group import Group, GroupDied
-from eplb_service.sim.network import Letter, Network, Weather
-from eplb_service.sim.store import SimStore, Stand
-from eplb_service.sim.story import Story, describe
-from eplb_service.sim.waves import Deployment
+from eplb_service.sim.links import reconnect
+from eplb_service.sim.machine_desk import MachineDesk
+from eplb_service.sim.network import Letter
+from eplb_service.sim.stage import Stage
+from eplb_service.sim.store import SimStore
+from eplb_service.sim.story import describe
+from eplb_service.sim.wave_desk import WaveDesk
 
 
-class World:
+class World(Stage):
     """One deployment and everything that acts on it."""
-
-    def __init__(self, deployment: Deployment, rng: Random, weather: Weather) -> None:
-        self.deployment = deployment
-        self.rng = rng
-        self.story = Story()
-        self.store = SimStore(deployment)
-        self.network = Network(rng, weather)
-        self.controllers: list[SimController] = []
-        self._checks = Checks()
-        self._name_loaded(Epoch(0))
-        self.group = self._new_group([None] * deployment.num_ranks)
-
-    def look(self) -> None:
-        """Check every invariant now."""
-        self._checks.look(self.group, self.store)
-
-    @property
-    def leaders(self) -> list[SimController]:
-        """Controllers that live, the newest last."""
-        return [controller for controller in self.controllers if controller.is_alive]
 
     # ---- controllers ----------------------------------------------------------
 
@@ -55,7 +40,10 @@ class World:
                 self._checks.resumed.add((word.incarnation, word.halt_number))
             self.network.send(Letter(number, rank, Incarnation(0), is_up=False, word=word))
 
-        controller = SimController(number, self.deployment, self.store, post)
+        def sit_down(generation: Generation) -> Desk:
+            return self._desk(generation, post)
+
+        controller = SimController(number, self.deployment, self.store, post, sit_down)
         self.controllers.append(controller)
         self.story.tell(f"controller {number} takes over as generation {controller.generation}")
         if self.rng.random() < 0.8:
@@ -65,8 +53,12 @@ class World:
         self, controller: SimController, *, num_steps: int, base: Epoch | None = None
     ) -> bool:
         """Start a random wave if the controller may; from a wrong base where one is given."""
+        desk = controller.desk
+        if isinstance(desk, MachineDesk):
+            return ask_for_plan(self, controller, desk, num_steps=num_steps)
         if not controller.may_start:
             return False
+        assert isinstance(desk, WaveDesk)
         served = controller.beliefs.common_epoch
         base = base if base is not None else served
         assert base is not None
@@ -78,10 +70,9 @@ class World:
             f"controller {controller.number} starts epoch {epoch} from {base}, "
             f"{record.content.num_rounds} rounds, until step {record.expires_at_step}"
         )
-        self._checks.name(first_shares(epoch, record.content), record.after.shares)
-        self._name_loaded(epoch, record.after)
-        controller.start(record)
-        controller.patience = self.rng.choice((4, 8, 30)) if num_steps < 1000 else 10**6
+        self._spent(record)
+        controller.guarded(lambda: desk.start(record))
+        desk.be_patient(self.rng.choice((4, 8, 30)) if num_steps < FEW else 10**6)
         return True
 
     def start_shares(self, controller: SimController, *, again: bool = False) -> bool:
@@ -104,6 +95,7 @@ class World:
     def deliver(self, *, fault: bool = False) -> bool:
         """Let one letter arrive; an order may be found unsound where `fault`."""
         letter = self.network.take()
+        reconnect(self)
         if letter is None:
             return False
         word = letter.word
@@ -137,39 +129,17 @@ class World:
         self.story.tell(describe_step(self.group, before.served.epoch))
         self.look()
 
-    def restart_group(self) -> None:
-        """All ranks end; a new incarnation loads what its Welcomes name, if they agree."""
+    def restart_group(self, *, late: Iterable[int] = ()) -> None:
+        """All ranks end; a new incarnation loads what its Welcomes name, if they agree.
+
+        Ranks that are late say nothing yet.
+        """
         offered = draw_offers(self.store, self.deployment.num_ranks, self.rng)
         self.group = self._new_group(offered)
         self.look()
-        self.greet()
-
-    # ---- plumbing -------------------------------------------------------------
-
-    def _new_group(self, offered: list[ShareName | None]) -> Group:
-        last = self.group.incarnation if hasattr(self, "group") else 0
-        group = Group(
-            self.deployment, self.store, incarnation=Incarnation(last + 1), offered=offered
-        )
-        for rank in group.ranks:
-            rank.say = lambda word, rank=rank.rank, group=group: self._rank_says(group, rank, word)
-        self.story.tell(f"incarnation {group.incarnation} serves epoch {group.loaded.epoch}")
-        return group
-
-    def _rank_says(self, group: Group, rank: int, word: Word) -> None:
-        group.note(rank, word)
-        self._checks.hear(group.incarnation, word)
-        self._say(rank, word)
-
-    def _say(self, rank: int, word: Hello | Word) -> None:
-        incarnation = self.group.incarnation
-        for controller in self.leaders:
-            self.network.send(Letter(controller.number, rank, incarnation, is_up=True, word=word))
-
-    def _name_loaded(self, epoch: Epoch, stand: Stand | None = None) -> None:
-        stand = stand or self.store.stands[epoch]
-        self.store.stands[epoch] = stand
-        self._checks.name(self.store.name_of(epoch), stand.shares)
+        for rank in self.group.ranks:
+            if rank.rank not in set(late):
+                self._say(rank.rank, rank.hello(is_idle=self.group.is_idle))
 
 
 def describe_step(group: Group, before: Epoch) -> str:

@@ -57,6 +57,11 @@ class CpuBackend:
         named_TK = index_TK >= 0
         zero_row = rows_MZ.new_zeros((1, rows_MZ.shape[1]))
         padded = torch.cat((rows_MZ, zero_row))
-        index = torch.where(named_TK, index_TK, rows_MZ.shape[0])
-        weights = torch.where(named_TK, weights_TK, 0).to(rows_MZ.dtype)
-        return (padded[index] * weights[:, :, None]).sum(dim=1)
+        index_KT = torch.where(named_TK, index_TK, rows_MZ.shape[0]).t()
+        weights_KT = torch.where(named_TK, weights_TK, 0).to(rows_MZ.dtype).t()
+        wide = torch.promote_types(rows_MZ.dtype, torch.float32)
+        sum_TZ = rows_MZ.new_zeros((index_TK.shape[0], rows_MZ.shape[1]), dtype=wide)
+        for index_T, weights_T in zip(index_KT, weights_KT, strict=True):
+            # One k at a time: all of [T, K, Z] would not stay in any cache.
+            sum_TZ += padded.index_select(0, index_T) * weights_T[:, None]
+        return sum_TZ.to(rows_MZ.dtype)

@@ -174,6 +174,7 @@ def served(
     *,
     staging_rows: int = 4,
     mover: type[TorchMover] = TorchMover,
+    mode: ExchangeMode = ExchangeMode.ALL_GATHER,
 ) -> Generator[Serving]:
     """Serve `placement` on this rank of the default group, with an agent beside it."""
     start = Start(
@@ -186,7 +187,7 @@ def served(
         SyntheticModel(case.shape(), seed=SEED),
         start,
         peers=GroupPeers(),
-        mode=ExchangeMode.ALL_GATHER,
+        mode=mode,
         dtype=torch.float64,
     )
     settings = AgentSettings(

@@ -53,6 +53,7 @@ def test_json_has_the_keys_of_the_views_and_null_for_no_data(ctl: Ctl) -> None:
         "window",
         "imbalance",
         "operation",
+        "shares",
     ]
     assert busy["ranks"][1]["report_age_s"] is None
     assert busy["operation"]["running"]["num_waves"] == 3

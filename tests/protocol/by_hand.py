@@ -80,7 +80,7 @@ class ByHand(World):
     def begin_wave(self, *, num_steps: int = LATE) -> Epoch:
         """Start a wave; its orders wait to be handed on."""
         assert any(self.start_wave(self.lead, num_steps=num_steps) for _ in range(20))
-        self.lead.patience = LATE
+        self.lead.desk.be_patient(LATE)
         self.perform()
         assert self.lead.wave is not None
         return self.lead.wave.wave.epoch

@@ -148,7 +148,7 @@ def test_a_halt_refuses_orders_and_shares_until_it_ends() -> None:
 def test_an_idle_group_stops_the_deadline_and_goes_on_where_it_was() -> None:
     table = ByHand()
     epoch = table.begin_wave()
-    table.lead.patience = 3
+    table.lead.desk.be_patient(3)
     table.accept_all()
     for rank in range(3):
         table.rank(rank).say(Idle(is_idle=True, step=0))

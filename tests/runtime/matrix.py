@@ -124,28 +124,33 @@ def covering(cases: Sequence[Case]) -> list[Case]:
     """
     order = np.random.default_rng(7).permutation(len(cases))
     cases = [cases[int(place)] for place in order]  # so that equals are not all of one kind
-    columns = [_numbered([str(case.factors[f]) for case in cases]) for f in range(7)]
-    pairs_CQ = np.stack(
-        [
-            _numbered([f"{a} {b}" for a, b in zip(columns[i], columns[j], strict=True)])
-            for i, j in combinations(range(7), 2)
-        ],
-        axis=1,
-    )
-    sizes = pairs_CQ.max(axis=0) + 1
-    pairs_CQ = pairs_CQ + np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    missing = np.ones(int(sizes.sum()), dtype=np.int64)
+    pairs_CQ = _pairs(cases)
+    missing = np.ones(int(pairs_CQ.max()) + 1, dtype=np.int64)
     chosen: list[Case] = []
-    while missing.any():
-        best = int(missing[pairs_CQ].sum(axis=1).argmax())
-        missing[pairs_CQ[best]] = 0
-        chosen.append(cases[best])
+    # Every pair is among the first few thousand many times; the rest are there for certainty.
+    for candidates_CQ in (pairs_CQ[:4096], pairs_CQ):
+        while (gains_C := missing[candidates_CQ].sum(axis=1)).any():
+            best = int(gains_C.argmax())
+            missing[candidates_CQ[best]] = 0
+            chosen.append(cases[best])
     return chosen
 
 
-def _numbered(names: Sequence[str]) -> npt.NDArray[np.int64]:
-    numbers = {name: number for number, name in enumerate(sorted(set(names)))}
-    return np.array([numbers[name] for name in names], dtype=np.int64)
+def _pairs(cases: Sequence[Case]) -> npt.NDArray[np.int64]:
+    """Return [C, Q]: a number for each pair of two factors' values, no number for two pairs."""
+    factors = [_numbered(column) for column in zip(*(c.factors for c in cases), strict=True)]
+    columns: list[npt.NDArray[np.int64]] = []
+    start = 0
+    for one_C, other_C in combinations(factors, 2):
+        _, pair_C = np.unique(one_C * (int(other_C.max()) + 1) + other_C, return_inverse=True)
+        columns.append(pair_C.astype(np.int64) + start)
+        start += int(pair_C.max()) + 1
+    return np.stack(columns, axis=1)
+
+
+def _numbered(values: Sequence[object]) -> npt.NDArray[np.int64]:
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)
 
 
 def run_case(case: Case, peers: Peers) -> Found:

@@ -5,12 +5,19 @@ processes for each number of ranks.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import combinations
 
 import pytest
 
 from moe_runtime.runtime import GroupPeers, WeightFormat
 from tests.runtime.matrix import SIZES, Case, Found, covering, every_case, run_case
 from tests.runtime.ranks import run_ranks
+
+
+@cache
+def cover() -> tuple[Case, ...]:
+    return tuple(covering(list(every_case())))
 
 
 def run_all(_rank: int, cases: Sequence[Case]) -> list[Found]:
@@ -36,17 +43,21 @@ def judge(cases: Sequence[Case], num_ranks: int, *, deadline_s: float) -> None:
 
 
 def test_a_cover_has_every_pair_and_every_format() -> None:
-    cases = list(every_case())
-    chosen = covering(cases)
+    cases, chosen = list(every_case()), cover()
     assert {case.packing.format for case in chosen} == set(WeightFormat)
     assert len(chosen) < len(cases) / 100
+    for one, other in combinations(range(len(cases[0].factors)), 2):
+        pairs, covered = (
+            {(case.factors[one], case.factors[other]) for case in some} for some in (cases, chosen)
+        )
+        assert covered == pairs
 
 
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", SIZES)
 def test_every_pair_of_factors_gives_the_reference_output(num_ranks: int) -> None:
-    judge(of_size(covering(list(every_case())), num_ranks), num_ranks, deadline_s=100.0)
+    judge(of_size(cover(), num_ranks), num_ranks, deadline_s=100.0)
 
 
 @pytest.mark.matrix

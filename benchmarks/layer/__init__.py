@@ -1,0 +1,1 @@
+"""One MoE layer on CPU, over a naive loop; counting, over a step; a wave, over a copy."""

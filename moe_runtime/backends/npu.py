@@ -1,0 +1,86 @@
+# pyright: reportMissingImports=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyright: reportAttributeAccessIssue=false
+# The rules are off in this file only: torch_npu is not installed where the code is checked.
+"""The door to Ascend NPUs: the only file that imports torch_npu, when it is asked to.
+
+It opens where an NPU answers, and nowhere else; it never computes on the CPU instead.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_door import NpuDoor
+from moe_runtime.backends.npu_mc2 import Communicator
+from moe_runtime.backends.npu_rules import OLDEST, RULES
+from moe_runtime.contracts.npu_errors import NpuKernelMissing, NpuUnavailable
+
+__all__ = ["Installation", "communicator", "custom_operators", "open_npu"]
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """What a backend was opened on; a report of hardware tests begins with it."""
+
+    torch_npu: str
+    soc: str
+    missing: tuple[str, ...]
+    """Custom operators that are not registered."""
+
+
+_CUSTOM = ("dispatch_ffn_combine", "npu_dequant_swiglu_quant")
+"""Of `_C_ascend`, which comes with vllm-ascend: what fused MC2 and fused experts would need."""
+
+
+def open_npu(index: int) -> tuple[NpuBackend, Installation]:
+    """Return the backend on one NPU; raises NpuUnavailable and NpuKernelMissing."""
+    try:
+        import torch_npu  # noqa: PLC0415  it patches torch, so only for who asks for an NPU
+    except (ImportError, OSError, RuntimeError) as cause:
+        raise NpuUnavailable(f"torch_npu cannot be imported ({cause})") from cause
+    version = str(torch_npu.__version__)
+    if _numbers(version) < OLDEST:
+        oldest = ".".join(str(n) for n in OLDEST)
+        raise NpuUnavailable(f"torch_npu is {version}, the oldest that is supported is {oldest}")
+    found = int(torch_npu.npu.device_count()) if torch_npu.npu.is_available() else 0
+    if not 0 <= index < found:
+        raise NpuUnavailable(f"NPU {index} is wanted and {found} answer")
+    if gone := [name for name in RULES if not hasattr(torch.ops.npu, name)]:
+        raise NpuKernelMissing(", ".join(gone), reason=f"torch_npu {version} does not have them")
+    torch_npu.npu.set_device(index)
+    soc = str(torch_npu.npu.get_device_name(index))
+    if "310P" in soc:
+        raise NpuUnavailable(f"{soc}: operators count in other types there, which is not built yet")
+    backend = NpuBackend(NpuDoor(torch.ops.npu, torch.device("npu", index)))
+    return backend, Installation(version, soc, custom_operators(_CUSTOM))
+
+
+def custom_operators(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return those of `wanted` that are not registered as `_C_ascend` operators."""
+    return tuple(name for name in wanted if not hasattr(torch.ops._C_ascend, name))
+
+
+def communicator(group: dist.ProcessGroup) -> Communicator:
+    """Return the HCCL communicator of a group; no other collective may use that group.
+
+    Raises NpuUnavailable for a group that is not HCCL's.
+    """
+    rank = dist.get_rank(group)
+    backend = group._get_backend(torch.device("npu")) if _is_hccl(group) else None
+    if backend is None:
+        raise NpuUnavailable(f"the group of MC2 is {dist.get_backend(group)}, expected hccl")
+    name = str(backend.get_hccl_comm_name(rank))
+    return Communicator(name, rank, dist.get_world_size(group))
+
+
+def _is_hccl(group: dist.ProcessGroup) -> bool:
+    return "hccl" in str(dist.get_backend(group))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])

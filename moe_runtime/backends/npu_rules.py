@@ -1,0 +1,259 @@
+"""What each Ascend operator that the runtime calls is documented to take.
+
+The rules follow the texts that the torch-npu wheel carries for its operators, and for dispatch
+and combine, which have none there, the limits known for their kernels. torch_npu's own shape
+functions let most of these mistakes pass, and what a kernel makes of them is not known.
+
+Axes    T, B rows   E experts to choose from   K experts per row   Z, A input width
+        O output width   S local slots   P slots of all ranks   M rows sorted by slot
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from moe_runtime.backends.npu_given import Given
+
+__all__ = ["OLDEST", "RULES", "Rule"]
+
+OLDEST = (2, 10, 0)
+"""Of torch-npu; before it, operators have other arguments."""
+
+_HALVES = (torch.bfloat16, torch.float16)
+_FLOATS = (torch.float32, *_HALVES)
+_INT32 = (torch.int32,)
+_INT64 = (torch.int64,)
+_FLOAT32 = (torch.float32,)
+_MOST_CHOSEN_FROM = 2048
+_LANE = 32
+_MOST_EXPERTS = 10240
+_MOST_GROUPS = 1024
+_INNER_LIMIT = 65536
+_MOST_PER_TOKEN = 512
+_MOST_SENT = 16
+_ASSIST = 128
+"""int32 of assist information for each row that may arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One operator: the arguments that every call names, and what they must be."""
+
+    arguments: frozenset[str]
+    check: Callable[[Given], None]
+
+
+def _gating_top_k(given: Given) -> None:
+    x = given.tensor("x", None, None, dtypes=_FLOATS)
+    num_experts = x.shape[1]
+    if num_experts > _MOST_CHOSEN_FROM:
+        raise given.refusal("x", got=f"{num_experts} wide", expected=f"{_MOST_CHOSEN_FROM} at most")
+    groups = given.number("group_count", 1, num_experts)
+    size, rest = divmod(num_experts, groups)
+    padded = groups * -(-size // _LANE) * _LANE
+    if rest or (groups > 1 and (size <= 2 or padded > _MOST_CHOSEN_FROM)):
+        raise given.refusal(
+            "group_count",
+            got=f"{groups} for {num_experts} experts",
+            expected=f"groups of equal size, of 3 or more, {_MOST_CHOSEN_FROM} in all when "
+            f"padded to {_LANE}",
+        )
+    kept = given.number("k_group", 1, groups)
+    given.number("k", 1, kept * size)
+    given.tensor_or_none("bias", num_experts, dtypes=(x.dtype,))
+    given.one_of(group_select_mode=(0, 1), renorm=(0,), norm_type=(0, 1), out_flag=(False,))
+    given.positive("routed_scaling_factor")
+    given.positive("eps")
+
+
+def _init_routing(given: Given) -> None:
+    x = given.tensor("x", None, None, dtypes=(*_FLOATS, torch.int8))
+    ids = given.tensor("expert_idx", x.shape[0], None, dtypes=_INT32)
+    given.number("active_num", ids.numel(), ids.numel())
+    num_experts = given.number("expert_num", 1, _MOST_EXPERTS)
+    match given.arguments["active_expert_range"]:
+        case [int(low), int(high)] if 0 <= low < high <= num_experts:
+            pass
+        case other:
+            raise given.refusal(
+                "active_expert_range",
+                got=repr(other),
+                expected=f"[first, end] with 0 <= first < end <= {num_experts}",
+            )
+    given.one_of(
+        offset=(None,),
+        expert_capacity=(-1,),
+        drop_pad_mode=(0,),
+        expert_tokens_num_type=(1,),
+        expert_tokens_num_flag=(True,),
+        quant_mode=(-1,) if x.dtype == torch.int8 else (-1, 1),
+        row_idx_type=(0,),
+        x_dtype=(None,),
+    )
+    given.tensor_or_none("scale", x.shape[0], dtypes=_FLOAT32)
+    if given.arguments["quant_mode"] == 1:
+        given.one_of(scale=(None,))
+
+
+def _grouped_matmul(given: Given) -> None:
+    x = given.only("x", None, None, dtypes=(*_FLOATS, torch.int8))
+    weight = given.only("weight", None, x.shape[1], None, dtypes=(x.dtype,))
+    num_slots, width_in, width_out = weight.shape
+    if num_slots > _MOST_GROUPS:
+        raise given.refusal("weight", got=f"{num_slots} slots", expected=f"{_MOST_GROUPS} at most")
+    if max(width_in, width_out) >= _INNER_LIMIT:
+        raise given.refusal(
+            "weight", got=f"{width_in} by {width_out}", expected=f"less than {_INNER_LIMIT} each"
+        )
+    given.tensor("group_list", num_slots, dtypes=_INT64)
+    given.one_of(split_item=(3,), group_type=(0,), group_list_type=(0,), act_type=(0,))
+    if x.dtype != torch.int8:
+        given.one_of(scale=(None,), per_token_scale=(None,), output_dtype=(x.dtype,))
+        return
+    given.one_of(output_dtype=_HALVES)
+    scaled = torch.float32 if given.arguments["output_dtype"] == torch.float16 else torch.bfloat16
+    given.only("scale", num_slots, width_out, dtypes=(scaled,))
+    given.only("per_token_scale", x.shape[0], dtypes=_FLOAT32)
+
+
+def _dynamic_quant(given: Given) -> None:
+    given.tensor("input", None, None, dtypes=_HALVES)
+    given.one_of(
+        smooth_scales=(None,),
+        group_index=(None,),
+        dst_type=(torch.int8,),
+        quant_mode=("pertoken",),
+    )
+
+
+def _token_unpermute(given: Given) -> None:
+    rows = given.tensor("permuted_tokens", None, None, dtypes=_FLOATS)
+    probs = given.tensor("probs", None, None, dtypes=(rows.dtype,))
+    if not 1 <= probs.shape[1] <= _MOST_PER_TOKEN:
+        raise given.refusal(
+            "probs", got=f"{probs.shape[1]} per token", expected=f"1 to {_MOST_PER_TOKEN}"
+        )
+    if rows.shape[0] != probs.numel():
+        raise given.refusal(
+            "permuted_tokens", got=f"{rows.shape[0]} rows", expected=f"{probs.numel()}"
+        )
+    given.tensor("sorted_indices", probs.numel(), dtypes=_INT32)
+    given.one_of(padded_mode=(False,), restore_shape=(None,))
+
+
+def _dispatch(given: Given) -> None:
+    x = given.tensor("x", None, None, dtypes=_HALVES)
+    _group(given, num_rows=x.shape[0])
+    given.one_of(
+        scales=(None,),
+        expert_scales=(None,),
+        quant_mode=(0, 2),
+        expert_token_nums_type=(1,),
+        y_dtype=(None,),
+        x_dtype=(None,),
+        scales_dtype=(None,),
+    )
+
+
+def _combine(given: Given) -> None:
+    rows = given.tensor("expand_x", None, None, dtypes=_HALVES)
+    scales = given.tensor("expert_scales", None, None, dtypes=_FLOAT32)
+    num_rows, most = _group(given, num_rows=scales.shape[0])
+    ids = given.tensor("expert_ids", *scales.shape, dtypes=_INT32)
+    if rows.shape[0] != most:
+        raise given.refusal("expand_x", got=f"{rows.shape[0]} rows", expected=f"{most}")
+    size = max(num_rows * ids.shape[1], most * _ASSIST)
+    given.tensor("assist_info_for_combine", size, dtypes=_INT32)
+    given.tensor("ep_send_counts", None, dtypes=_INT32)
+    given.tensor("tp_send_counts", None, dtypes=_INT32)
+    given.one_of(expand_scales=(None,), shared_expert_x=(None,), comm_quant_mode=(0,))
+
+
+def _group(given: Given, *, num_rows: int) -> tuple[int, int]:
+    """Check what dispatch and combine have in common; return the rows, and those that may arrive.
+
+    Ranks may bring uneven rows only without a mask, and then name the rows of all together.
+    """
+    ranks = given.number("ep_world_size", 2, 768)
+    given.number("ep_rank_id", 0, ranks - 1)
+    num_slots = given.number("moe_expert_num", ranks, _MOST_EXPERTS)
+    if num_slots % ranks:
+        raise given.refusal("moe_expert_num", got=f"{num_slots}", expected=f"a multiple of {ranks}")
+    ids = given.tensor("expert_ids", num_rows, None, dtypes=_INT32)
+    most_chosen = min(_MOST_SENT, num_slots)
+    if not (num_rows >= 1 and 1 <= ids.shape[1] <= most_chosen):
+        raise given.refusal(
+            "expert_ids",
+            got=f"of shape {tuple(ids.shape)}",
+            expected=f"a row or more, of 1 to {most_chosen}",
+        )
+    name = given.arguments["group_ep"]
+    if not isinstance(name, str) or not name:
+        raise given.refusal("group_ep", got=repr(name), expected="the name of a communicator")
+    given.one_of(
+        group_tp=(name,),
+        tp_world_size=(1,),
+        tp_rank_id=(0,),
+        expert_shard_type=(0,),
+        shared_expert_num=(1,),
+        shared_expert_rank_num=(0,),
+        comm_alg=("",),
+    )
+    if given.arguments["x_active_mask"] is None:
+        total = given.number("global_bs", num_rows * ranks, 2**31 - 1)
+        if total % ranks:
+            raise given.refusal("global_bs", got=f"{total}", expected=f"a multiple of {ranks}")
+    else:
+        given.tensor("x_active_mask", num_rows, dtypes=(torch.bool,))
+        given.number("global_bs", 0, 0)
+        total = num_rows * ranks
+    return num_rows, total * min(num_slots // ranks, ids.shape[1])
+
+
+_GROUP = """expert_ids group_ep ep_world_size ep_rank_id moe_expert_num x_active_mask group_tp
+    tp_world_size tp_rank_id expert_shard_type shared_expert_num shared_expert_rank_num global_bs
+    comm_alg"""
+
+
+def _rule(arguments: str, check: Callable[[Given], None]) -> Rule:
+    return Rule(frozenset(arguments.split()), check)
+
+
+RULES: MappingProxyType[str, Rule] = MappingProxyType(
+    {
+        "npu_moe_gating_top_k": _rule(
+            """x k bias k_group group_count group_select_mode renorm norm_type out_flag
+            routed_scaling_factor eps""",
+            _gating_top_k,
+        ),
+        "npu_moe_init_routing_v2": _rule(
+            """x expert_idx scale offset active_num expert_capacity expert_num drop_pad_mode
+            expert_tokens_num_type expert_tokens_num_flag quant_mode active_expert_range
+            row_idx_type x_dtype""",
+            _init_routing,
+        ),
+        "npu_grouped_matmul": _rule(
+            """x weight scale per_token_scale group_list split_item group_type group_list_type
+            act_type output_dtype""",
+            _grouped_matmul,
+        ),
+        "npu_dynamic_quant": _rule(
+            "input smooth_scales group_index dst_type quant_mode", _dynamic_quant
+        ),
+        "npu_moe_token_unpermute": _rule(
+            "permuted_tokens sorted_indices probs padded_mode restore_shape", _token_unpermute
+        ),
+        "npu_moe_distribute_dispatch_v2": _rule(
+            f"x scales expert_scales quant_mode expert_token_nums_type y_dtype x_dtype "
+            f"scales_dtype {_GROUP}",
+            _dispatch,
+        ),
+        "npu_moe_distribute_combine_v2": _rule(
+            f"expand_x assist_info_for_combine ep_send_counts expert_scales tp_send_counts "
+            f"expand_scales shared_expert_x comm_quant_mode {_GROUP}",
+            _combine,
+        ),
+    }
+)
