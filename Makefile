@@ -175,6 +175,7 @@ test-npu:
 	$(PYTHON) -m pytest -v -p no:cacheprovider -m npu_hardware tests/npu $(ARGS)
 
 # Real vLLM has its own environment, since it pins what it needs more tightly than we do.
+# Further cases: make test-vllm ARGS='-m vllm'.
 $(VLLM_VENV)/.up-to-date: requirements/vllm.txt requirements/constraints.txt pyproject.toml
 	@echo "== set up $(VLLM_VENV)"
 	test -x $(VLLM_PY) || $(PYTHON) -m venv $(VLLM_VENV)
@@ -185,7 +186,7 @@ $(VLLM_VENV)/.up-to-date: requirements/vllm.txt requirements/constraints.txt pyp
 
 test-vllm: tools $(VLLM_VENV)/.up-to-date
 	@echo "== tests with real vLLM"
-	$(ALONE) $(VLLM_PY) -m pytest -q -m vllm tests/vllm $(ARGS)
+	$(ALONE) $(VLLM_PY) -m pytest -q -m "vllm and not slow" tests/vllm $(ARGS)
 
 demo-vllm: tools $(VLLM_VENV)/.up-to-date
 	@mkdir -p build
