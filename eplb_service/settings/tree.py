@@ -57,7 +57,8 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     """Where the controller remembers."""
 
     url: Name = "sqlite:eplb.db"
-    """sqlite:///absolute/path, sqlite:relative/path or memory: (forgets when the process ends)."""
+    """sqlite:///absolute/path, sqlite:relative/path, redis://host:port/0 (rediss: with TLS; needed
+    where more than one Ray node may run the controller) or memory: (forgets when it ends)."""
     deadline_s: PositiveFloat = 5.0
     """Seconds after which a call to the store is given up, with nothing written."""
 
