@@ -97,7 +97,7 @@ class MoeRuntime:
         self._capture = traffic.capture
         coder = FormCoder(CpuBackend(), packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder)
-        self._ways.check()
+        self._settings_mark = self._ways.check()
         state = RankState(self.slots, self._tables, self._counters)
         self._layers = _layers(model, state, dtype)
 
@@ -110,13 +110,17 @@ class MoeRuntime:
         and one for captured ids that lie over a team.
 
         Raises ShapeMismatch, MissingTokenIds and TokenIdOutOfRange, before the group hears of the
-        step, if the batch does not fit the model, and what the stages raise; after an
-        ExchangeFailed the group is lost.
+        step, if the batch does not fit the model, RanksDisagree, on all ranks alike, if they do
+        not exchange alike, and what the stages raise; after an ExchangeFailed the group is lost.
         """
         _check_batch(self.model.shape, batch)
         num_real = int(batch.real_T.sum())
         announced = announce(
-            self._peers, batch.step, num_rows=num_real, tables_mark=_mark(self._marks)
+            self._peers,
+            batch.step,
+            num_rows=num_real,
+            tables_mark=_mark(self._marks),
+            settings_mark=self._settings_mark,
         )
         recorder = NO_CAPTURE if self._capture is None else self._recorder()
         way = self._ways.way(announced, recorder)
