@@ -4,7 +4,7 @@ Axes    T tokens   D model width
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -57,6 +57,11 @@ class Checker:
                 took = (self._clock() - started) / num_tokens
                 self._seconds_per_token = max(took, _FORGET * self._seconds_per_token)
         return done
+
+    def check_rest(self) -> Iterator[Checked]:
+        """Check all kept steps, oldest first, and yield each as it is done."""
+        while self._waiting:
+            yield self._check(self._waiting.popleft())
 
     def _check(self, served: _Served) -> Checked:
         if not served.batch.x_TD.shape[0]:

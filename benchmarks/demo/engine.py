@@ -98,7 +98,9 @@ def serve(command: Serve, rank: Rank, traffic: Traffic, starts_at_s: float) -> N
             batch = traffic.batch(step + 1, rank.number)
         checks = rank.checker.check_until(slot_s + interval_s - _MARGIN_S)
         rank.tell(_due(records), tuple(checks))
-    rank.tell(tuple(records), tuple(rank.checker.check_until(float("inf"))))
+    rank.tell(tuple(records), ())
+    for check in rank.checker.check_rest():
+        rank.tell((), (check,))  # many may be left, and silence is taken for trouble
 
 
 def _step(rank: Rank, step: int, batch: Batch, slot_s: float) -> StepRecord:

@@ -7,7 +7,7 @@ import json
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 
@@ -43,8 +43,8 @@ def _roll(worker: Any) -> None:  # noqa: ANN401  a wrapper of vLLM's around the 
     for layer in range(stack.facts.num_layers):
         table = stack.live_table(layer)
         table.copy_(table.roll(1, 0))
-    held_LS: Any = vars(stack.slots)["_held_LS"]
-    held_LS[:] = (held_LS + 1) % stack.facts.num_experts
+    held = cast("dict[str, Any]", vars(stack.slots))
+    held["_held_LS"][:] = (held["_held_LS"] + 1) % stack.facts.num_experts
 
 
 def main() -> int:

@@ -88,6 +88,7 @@ def serve(controller: Controller, server: Server, want: list[list[int]]) -> tupl
     try:
         while time.monotonic() < give_up_at:
             epoch = move_on(operator, epoch)
+            traffic.require_health()
             is_half = traffic.tally.requests >= NUM_REQUESTS // 2 and epoch >= NUM_PLACEMENTS // 2
             if is_half and not was_killed:
                 print(f"the controller is killed at epoch {epoch} and started again")

@@ -6,6 +6,8 @@ import grpc
 from eplb.v1 import admin_pb2, admin_pb2_grpc
 
 CALL_S = 60.0
+CODE, BUSY = "eplb-code", "busy"
+"""What the controller says beside a refusal while something else of the deployment changes."""
 
 
 class DeploymentOperator:
@@ -23,13 +25,22 @@ class DeploymentOperator:
         (only,) = self._stub.Status(request, timeout=CALL_S, wait_for_ready=True).deployments
         return only
 
-    def move(self) -> None:
-        """Move for the sake of moving, whatever the gates say."""
+    def move(self) -> bool:
+        """Move for the sake of moving, whatever the gates say.
+
+        Returns whether it was taken: not while something else, such as shares, is being changed.
+        """
         spec = admin_pb2.PlanSpec(deployment=self._deployment, policy="random", reason="test")
         drawn = self._stub.Plan(admin_pb2.PlanRequest(spec=spec), timeout=CALL_S)
         act = admin_pb2.Act(request_id=uuid4().hex, who="test", reason="test")
         plan_id = drawn.answer.plan.plan.plan_id
-        self._stub.Apply(admin_pb2.ApplyRequest(act=act, plan_id=plan_id), timeout=CALL_S)
+        try:
+            self._stub.Apply(admin_pb2.ApplyRequest(act=act, plan_id=plan_id), timeout=CALL_S)
+        except grpc.RpcError as refused:
+            if not _is_busy(refused):
+                raise
+            return False
+        return True
 
     def is_calm(self) -> bool:
         """Every rank is connected and serves the newest epoch, and nothing runs."""
@@ -44,3 +55,10 @@ class DeploymentOperator:
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
+
+
+def _is_busy(refused: grpc.RpcError) -> bool:
+    assert isinstance(refused, grpc.Call)
+    return any(
+        pair.key == CODE and pair.value == BUSY for pair in refused.trailing_metadata() or ()
+    )

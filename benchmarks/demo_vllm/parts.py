@@ -113,7 +113,7 @@ class Server(Part):
         words = [word for pair in options.items() for word in pair]
         module = "vllm.entrypoints.openai.api_server"
         self.start([sys.executable, "-m", module, *flags, *words], self._extra)
-        self.await_up(self._is_healthy)
+        self.await_up(lambda: self.is_healthy(within_s=5))
 
     def complete(self, prompt: Sequence[int], num_tokens: int) -> list[int]:
         """Return the greedy continuation of a prompt. Raises URLError."""
@@ -134,9 +134,10 @@ class Server(Part):
             (choice,) = json.load(answer)["choices"]
         return [int(token) for token in choice["token_ids"]]
 
-    def _is_healthy(self) -> bool:
+    def is_healthy(self, *, within_s: float = END_S) -> bool:
+        """Whether it says so in time."""
         try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=within_s) as answer:
                 return answer.status == 200
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return False

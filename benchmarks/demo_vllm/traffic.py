@@ -42,6 +42,13 @@ class Traffic:
         for thread in self._threads:
             thread.start()
 
+    def require_health(self) -> None:
+        """Count a failure if the server does not say, or not in time, that it is healthy."""
+        if not self._server.is_healthy():
+            with self.tally.lock:
+                self.tally.failed += 1
+                self.tally.failures.append("the server was not healthy")
+
     def end(self) -> Tally:
         """Let every request be answered, and return what became of them."""
         self._is_over.set()

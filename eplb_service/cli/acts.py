@@ -21,6 +21,8 @@ from eplb_service.server.admin_wire.requests import encode_act, encode_spec
 from eplb_service.server.admin_wire.status import decode_status
 
 POLL_S = 0.5
+POLICY = "planning.policy"
+"""The setting."""
 STATES = frozenset({"freeze", "halt", "cooldown"})
 """Gates that refuse because of the state and not because of the plan."""
 UNDER_WAY = ("drafted", "admitted", "running")
@@ -93,6 +95,12 @@ def config_set(client: Client, options: Options, args: Namespace) -> Answer:
     request = pb.SetConfigRequest(act=act(options, args), values=values)
     response = client.act(client.stub.SetConfig, request, options.request_id)
     return config_answer(dict(response.values))
+
+
+def policy_set(client: Client, options: Options, args: Namespace) -> Answer:
+    """Plan by another policy from now on."""
+    args.values = [(POLICY, args.name)]
+    return config_set(client, options, args)
 
 
 def act(options: Options, args: Namespace) -> pb.Act:

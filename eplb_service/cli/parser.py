@@ -3,9 +3,11 @@
 from argparse import ArgumentParser
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
-from eplb_service.cli import acts, differ, follow, reads
+from eplb_service.cli import acts, differ, doctor, follow, reads
 from eplb_service.cli.adder import Adder, offer_wait, shared_options, top_parser
+from eplb_service.cli.endpoints import endpoint
 from eplb_service.cli.options import (
     EXAMPLE,
     WAIT_TIMEOUT_S,
@@ -54,6 +56,7 @@ def build_command_line() -> CommandLine:
     verbs: list[ArgumentParser] = []
     add = Adder(groups.add_parser, shared, verbs)
     _add_reads(add)
+    _add_doctor(add)
     _add_follows(add)
     _add_moves(add)
     _add_brakes(add)
@@ -99,6 +102,28 @@ def _add_reads(add: Adder) -> None:
     history = add("history", reads.history, "show what happened, newest first", "eplbctl history")
     history.add_argument(
         "--limit", type=small_number, default=20, metavar="N", help="most lines (default: 20)"
+    )
+
+
+def _add_doctor(add: Adder) -> None:
+    examined = add(
+        "doctor",
+        doctor.doctor,
+        "look for what is wrong, and say what to do; exits with 1 where something is",
+        "eplbctl doctor --bundle support.tar.gz",
+    )
+    examined.add_argument(
+        "--metrics",
+        type=endpoint,
+        metavar="HOST:PORT",
+        help=f"where /metrics is (default: the controller's host, port {doctor.METRICS_PORT})",
+    )
+    examined.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="FILE",
+        help="pack status, heat, history with its names and reasons, settings that operators may "
+        "change and metrics into a .tar.gz for support; no files, logs, environment or keys",
     )
 
 
@@ -213,6 +238,15 @@ def _add_config(add: Adder) -> None:
         metavar="NAME=VALUE",
         help="a value is JSON or a word; null goes back to what the service was started with",
     )
+
+    policy = add.group("policy", "choose the policy", "eplbctl policy set incremental")
+    choose = policy.act(
+        "set",
+        acts.policy_set,
+        "plan by another policy from now on; `config set planning.policy=NAME` in short",
+        "eplbctl policy set incremental",
+    )
+    choose.add_argument("name", metavar="NAME", help="a policy, or null for the configured one")
 
 
 def _say_what_to_plan(parser: ArgumentParser) -> None:

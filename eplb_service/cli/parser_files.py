@@ -39,19 +39,10 @@ def _add_map_files(add: Adder) -> None:
     group = add.group(
         "map", "work on expert-map files, without a controller", "eplbctl map validate map.json"
     )
-    validate = group(
-        "validate",
-        maps.validate,
-        "check a file against every rule; never writes",
-        "eplbctl map validate map.json",
-    )
-    _name_map(validate)
-    validate.add_argument(
-        "--experts",
-        type=whole_number,
-        metavar="N",
-        help="experts of the model (default: as many as the highest id in the file says)",
-    )
+    about = "check a file against every rule; never writes"
+    for adder in (add, group):
+        words = "map validate" if adder is group else "validate"
+        _say_experts(adder("validate", maps.validate, about, f"eplbctl {words} map.json"))
     convert = group(
         "convert",
         maps.convert,
@@ -66,6 +57,16 @@ def _add_map_files(add: Adder) -> None:
         type=small_number,
         metavar="N",
         help="layers of the model, dense ones too, for sglang (default: up to the last MoE layer)",
+    )
+
+
+def _say_experts(validate: ArgumentParser) -> None:
+    _name_map(validate)
+    validate.add_argument(
+        "--experts",
+        type=whole_number,
+        metavar="N",
+        help="experts of the model (default: as many as the highest id in the file says)",
     )
 
 

@@ -24,6 +24,7 @@ from eplb_service.domain.metric_names import (
     STREAMS_OPENED,
     WAVES,
 )
+from eplb_service.domain.plan import Origin
 from eplb_service.domain.wave import SOURCE, TARGET
 from eplb_service.protocol.wave_state import WavePhase
 
@@ -58,8 +59,8 @@ class Counting:
                 meter.base = deployment.driver.state.serving.placement
             case RecordPhase(end):
                 self._reached(deployment, end.phase)
-            case WaveEnded(record, phase):
-                self._wave_ended(deployment, record, phase)
+            case WaveEnded():
+                self._wave_ended(deployment, effect)
             case PlanEnded(plan, phase):
                 self._recorder.add(PLANS_ENDED, (deployment.name, phase.value), 1)
                 if phase is PlanPhase.DONE:
@@ -78,15 +79,18 @@ class Counting:
     def _observe(self, deployment: Deployment, phase: str, seconds: float) -> None:
         self._recorder.observe(DURATION, (deployment.name, phase), seconds)
 
-    def _wave_ended(self, deployment: Deployment, record: EpochRecord, phase: WavePhase) -> None:
-        add, name = self._recorder.add, deployment.name
+    def _wave_ended(self, deployment: Deployment, ended: WaveEnded) -> None:
+        add, name, record, phase = self._recorder.add, deployment.name, ended.record, ended.phase
         moves, num_bytes = cost_of(deployment, record)
         add(WAVES, (name, phase.value), 1)
         add(MOVES, (name, phase.value), moves)
         add(MOVED_BYTES, (name, phase.value), num_bytes)
         base, meter = deployment.meter.base, deployment.meter
         if phase is WavePhase.SETTLED and base is not None:
-            add(MOVES_UNDONE, (name,), meter.undoing.num_undone(base, record.placement))
+            moved, undone = meter.undoing.counted(base, record.placement)
+            add(MOVES_UNDONE, (name,), int(undone.sum()))
+            if ended.plan is not None and ended.plan.origin is Origin.AUTOMATIC:
+                deployment.moved(moved, undone, now_s=self._clock.monotonic_s())
         meter.base = meter.spent_at_s = meter.may_commit_at_s = None
 
 

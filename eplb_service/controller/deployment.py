@@ -17,11 +17,13 @@ from eplb_service.controller.views import (
     RunView,
 )
 from eplb_service.domain.heat import mean_with_data
-from eplb_service.domain.ids import Epoch, Incarnation, Revision
+from eplb_service.domain.ids import CountArray, Epoch, Incarnation, Revision
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Origin, Plan
 from eplb_service.domain.shares import Ownership
+from eplb_service.gates.thrash import after_wave, none_held
 from eplb_service.gates.trial import PROMISES_KEPT, Trial
+from eplb_service.load.forecast import Forecast
 from eplb_service.load.group import Group
 from eplb_service.load.tally import ReportTally
 from eplb_service.load.windows import LoadWindows
@@ -60,6 +62,15 @@ class OnTrial:
     """Last step of a first window that was worse; -1 without one."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Foresight:
+    """A forecast, and how far it has read; heat outlives cutovers, not the rank group."""
+
+    forecast: Forecast
+    incarnation: Incarnation
+    last_step: int
+
+
 class Deployment:
     """Holds what belongs together; the rooms around it do the work."""
 
@@ -93,9 +104,10 @@ class Deployment:
         """Id of the last plan that took another one back."""
         self.pace_before = (0.0, 0.0)
         """Seconds and tokens of a step before the last plan started."""
+        self.held_back = none_held(0)
         self.shares = ShareStand(spent)
-        self._told = ""
-        self._share_told = ""
+        self.foresight: Foresight | None = None
+        self._told: dict[str, str] = {}
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
@@ -127,14 +139,10 @@ class Deployment:
         """Planning failed."""
         self.tally = replace(self.tally, num_failed=self.tally.num_failed + 1, last_error=text)
 
-    def is_news(self, trouble: str) -> bool:
+    def is_news(self, trouble: str, about: str = "plans") -> bool:
         """Whether trouble is another than the last, so that history is not filled with one."""
-        is_other, self._told = trouble != self._told, trouble
-        return is_other
-
-    def is_share_news(self, trouble: str) -> bool:
-        """Whether trouble with shares is another than the last."""
-        is_other, self._share_told = trouble != self._share_told, trouble
+        is_other = trouble != self._told.get(about, "")
+        self._told[about] = trouble
         return is_other
 
     @property
@@ -155,6 +163,14 @@ class Deployment:
         """A plan is over; now_s is monotonic."""
         self.last_plan_ended_s = now_s
         self.num_fruitless = 0 if num_settled else self.num_fruitless + 1
+
+    def moved(self, moved: CountArray, undone: CountArray, *, now_s: float) -> None:
+        """A wave of an automatic plan settled; moved and undone [L], now_s monotonic."""
+        before = self.held_back
+        if before.until_s.shape != moved.shape:
+            before = none_held(len(moved))
+        hold_s = self.tuning.gates.hold_back_s
+        self.held_back = after_wave(before, moved, undone, now_s=now_s, hold_s=hold_s)
 
     def remember(self, kept: float) -> None:
         """Keep the outcome of a plan, for gates to believe the next one accordingly."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.foresight import expected
 from eplb_service.controller.looks import heat_now, measured_window, newest_window
 from eplb_service.controller.machine_state import PlanPhase, RunAsked
 from eplb_service.controller.plan_book import KeptPlan
-from eplb_service.controller.planning import Goal, NothingToDo, PlanningInput
+from eplb_service.controller.planning import ByPolicy, Goal, NothingToDo, PlanningInput
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.pricing import Timing
 from eplb_service.controller.registry import Registry
@@ -56,6 +57,8 @@ class Drawer:
         planning.draft refuses a target with.
         """
         task = task_of(deployment, draw)
+        if isinstance(draw.goal, ByPolicy):
+            task = replace(task, heat=expected(deployment, task.heat))
         name, record = deployment.name, self._registry.tools.recorder
         clock = self._registry.tools.clock
         began_s = clock.monotonic_s()

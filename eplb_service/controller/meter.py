@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eplb_service.domain.ids import FloatArray, IntArray
-from eplb_service.domain.placement import Placement
+from eplb_service.domain.ids import CountArray, FloatArray, IntArray
+from eplb_service.domain.placement import EMPTY, Placement
 from eplb_service.load.tally import ReportTally
 from eplb_service.load.window import LoadWindow
 
@@ -17,19 +17,28 @@ _NEVER = -2
 
 
 class Undoing:
-    """Tells moves that put back what the slot's last move took away."""
+    """Tells moves that bring a rank back what its slots' last moves took away."""
 
     def __init__(self) -> None:
         self._before: IntArray = np.zeros((0, 0), dtype=np.int32)
 
-    def num_undone(self, old: Placement, new: Placement) -> int:
-        """Count them in one settled wave, and remember what it took away."""
+    def counted(self, old: Placement, new: Placement) -> tuple[CountArray, CountArray]:
+        """[L] moves of one settled wave, and how many of them undo; remember what it took away."""
         if self._before.shape != old.phy2log.shape:
             self._before = np.full_like(old.phy2log, _NEVER)
-        is_moved = old.phy2log != new.phy2log
-        is_undone = is_moved & (self._before == new.phy2log)
-        self._before = np.where(is_moved, old.phy2log, self._before)
-        return int(is_undone.sum())
+        is_moved = (old.phy2log != new.phy2log) & (new.phy2log != EMPTY)
+        is_undone = is_moved & np.isin(_held(new.phy2log, new), _held(self._before, new))
+        self._before = np.where(old.phy2log != new.phy2log, old.phy2log, self._before)
+        return is_moved.sum(axis=1), is_undone.sum(axis=1)
+
+
+def _held(rows: IntArray, placement: Placement) -> CountArray:
+    """[L, P] one number for each layer, rank and expert, of rows [L, P]; negative for no expert."""
+    num_layers, _ = rows.shape
+    most = placement.num_experts + placement.num_shared
+    layers = np.arange(num_layers, dtype=np.int64)[:, None]
+    holders = layers * placement.layout.num_ranks + placement.layout.rank_of_slot()
+    return np.where(rows < 0, -1, holders * most + rows)
 
 
 @dataclass(slots=True)

@@ -90,9 +90,13 @@ class Planner:
         if reason:
             deployment.skipped(reason)
             return
+        layers = self._free_layers(deployment)
+        if not layers:
+            deployment.skipped("thrash")
+            return
         terms = deployment.tuning.planning
         goal = ByPolicy(terms.policy, terms.max_moves, seed=0, is_forced=False)
-        draw = Draw(goal, (), Origin.AUTOMATIC, "interval")
+        draw = Draw(goal, layers, Origin.AUTOMATIC, "interval")
         kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             deployment.skipped(kept.reason)
@@ -146,6 +150,19 @@ class Planner:
         if frozen(standing_of(deployment, self._registry.tools.clock)):
             return "frozen"
         return ""
+
+    def _free_layers(self, deployment: Deployment) -> tuple[int, ...]:
+        """Layers that no thrash holds back; those that one does are told of, once."""
+        num_layers = deployment.driver.state.serving.placement.num_layers
+        held = deployment.held_back.layers(self._registry.tools.clock.monotonic_s())
+        if held and deployment.is_news(str(held), "thrash"):
+            text = (
+                f"thrash: plans put back in layers {list(held)} what earlier ones moved; automatic "
+                f"plans leave them alone for {deployment.tuning.gates.hold_back_s:g} s, twice as "
+                "long each time in a row"
+            )
+            self._teller.note(deployment, "plan", text)
+        return tuple(layer for layer in range(num_layers) if layer not in held)
 
     def _not_due(self, deployment: Deployment) -> str:
         """Code of what makes a plan by heat pointless to draw; empty where nothing does."""

@@ -5,7 +5,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.deployment import Deployment
-from eplb_service.controller.foresight import Seer
+from eplb_service.controller.foresight import expected
 from eplb_service.controller.looks import heat_now, measured_window
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.revisions import (
@@ -50,7 +50,6 @@ class ShareLoop:
     def __init__(self, registry: Registry, teller: Teller) -> None:
         self._registry = registry
         self._teller = teller
-        self._seer = Seer()
         self._busy: set[str] = set()
         self._next_s: dict[str, float] = {}
 
@@ -107,7 +106,7 @@ class ShareLoop:
         if not lacking(evidence, deployment.tuning.gates):
             found = heat_now(deployment)
             is_enough = found.by_source is not None or not deployment.needs_sources
-            return self._seer.expected(deployment, found) if is_enough else None
+            return expected(deployment, found) if is_enough else None
         stand, state = deployment.shares, deployment.driver.state
         shape = state.serving.placement.replica_count().shape
         is_fresh = stand.carried_to != state.serving.wave.epoch
@@ -181,7 +180,7 @@ class ShareLoop:
 
     def _failed(self, deployment: Deployment, text: str) -> None:
         self._registry.tools.recorder.add(SHARE_REVISIONS, (deployment.name, "failed"), 1)
-        if deployment.is_share_news(text):
+        if deployment.is_news(text, "shares"):
             self._teller.note(deployment, "failure", f"sharing failed: {text}")
 
 

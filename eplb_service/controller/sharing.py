@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eplb_service.domain.errors import InvalidTable
-from eplb_service.domain.heat import Heat, imbalance
+from eplb_service.domain.heat import Heat, imbalance, mean_with_data
 from eplb_service.domain.ids import FloatArray, IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership, Shares, dispatch_violations
@@ -84,6 +84,12 @@ def noise(tokens: FloatArray, num_ranks: int) -> FloatArray:
     mean = tokens.sum(axis=1) / num_ranks
     out = np.full(len(mean), np.inf)
     return np.sqrt(np.divide(2 * np.log(max(num_ranks, 2)), mean, out=out, where=mean > 0))
+
+
+def mean_noise(tokens: FloatArray, num_ranks: int) -> float:
+    """Mean of the above over layers with tokens; NaN where none has any."""
+    counted = noise(tokens, num_ranks)
+    return mean_with_data(np.where(np.isfinite(counted), counted, np.nan))
 
 
 def require_sound(shares: Shares, placement: Placement) -> None:

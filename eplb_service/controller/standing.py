@@ -4,6 +4,7 @@ from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.looks import imbalance_view
 from eplb_service.controller.runs import halt_text
+from eplb_service.controller.sharing import mean_noise
 from eplb_service.gates.context import Budget, Evidence, Standing
 from eplb_service.gates.trial import trust
 from eplb_service.load.fold import heat_of
@@ -13,9 +14,11 @@ from eplb_service.load.window import LoadWindow
 def evidence_of(deployment: Deployment, window: LoadWindow | None) -> Evidence:
     """What the newest window says of itself."""
     measured = imbalance_view(deployment, window)
-    tokens_per_expert = 0.0
+    tokens_per_expert, noise = 0.0, 0.0
     if window is not None and window.num_steps:
-        tokens = heat_of(window, deployment.counted_placement).tokens
+        placement = deployment.counted_placement
+        tokens = heat_of(window, placement).tokens
+        noise = mean_noise(tokens, placement.layout.num_ranks)
         loaded = tokens[tokens.sum(axis=1) > 0]
         tokens_per_expert = float(loaded.mean()) if loaded.size else 0.0
     return Evidence(
@@ -24,6 +27,7 @@ def evidence_of(deployment: Deployment, window: LoadWindow | None) -> Evidence:
         tokens_per_expert=tokens_per_expert,
         imbalance_mean=measured.mean,
         imbalance_worst=measured.worst,
+        noise=noise,
     )
 
 

@@ -3,8 +3,6 @@
 import asyncio
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from eplb_service.controller.deployment import Deployment, OnTrial
 from eplb_service.controller.drawing import Draw, Drawer, task_of
 from eplb_service.controller.looks import imbalance_view, measured_window
@@ -12,7 +10,7 @@ from eplb_service.controller.machine_state import PlanPhase
 from eplb_service.controller.planning import NothingToDo, Pricing, ToPlacement
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.revisions import current
-from eplb_service.controller.sharing import noise
+from eplb_service.controller.sharing import mean_noise
 from eplb_service.controller.standing import evidence_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.heat import mean_with_data
@@ -79,12 +77,11 @@ class Trials:
     async def _judge(self, deployment: Deployment, found: OnTrial, window: LoadWindow) -> _Judged:
         task = task_of(deployment, _draw(found, "judge"))
         priced = await asyncio.to_thread(Pricing(task).imbalance, found.old)
-        counted = noise(task.heat.tokens, task.current.layout.num_ranks)
         measured = imbalance_view(deployment, window)
         after = Aftermath(
             imbalance_old=mean_with_data(priced),
             imbalance_new=measured.mean,
-            noise=mean_with_data(np.where(np.isfinite(counted), counted, np.nan)),
+            noise=mean_noise(task.heat.tokens, task.current.layout.num_ranks),
             step_s=window.step_seconds,
             tokens_per_step=float(window.tokens.sum()) / window.num_steps,
         )

@@ -194,7 +194,8 @@ SHARE_IMBALANCE = _gauge(
     "with data; absent while shares are even.",
 )
 MOVES_UNDONE = _counter(
-    "moves_undone", "Settled moves that put the expert back that the slot's last move took away."
+    "moves_undone",
+    "Settled moves that bring a rank an expert back that its slots' last moves took away.",
 )
 DURATION = Metric(
     "eplb_phase_duration_seconds",

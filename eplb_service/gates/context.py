@@ -19,6 +19,8 @@ class Evidence:
     """Measured, over layers with data; NaN without data."""
     imbalance_worst: float
     """NaN without data."""
+    noise: float = 0.0
+    """Imbalance that counting alone feigns, mean over layers with data; NaN without data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def advice(context: GateContext) -> Finding:
             lack=lacking(evidence, settings),
             imbalance_now=mean_with_data(price.imbalance_before),
             imbalance_then=mean_with_data(price.imbalance_after),
-            noise=0.0,
+            noise=evidence.noise,
             step_s=price.step_s,
             expert_s=price.expert_s,
             stall_s=price.stall_s,

@@ -21,6 +21,8 @@ class GateSettings:
     """Share of ranks that must have reported."""
     cooldown_s: float = 10.0
     """Seconds from the end of one plan to the start of the next automatic one."""
+    hold_back_s: float = 60.0
+    """Seconds for which automatic plans leave a layer alone that they have put back; doubles."""
     worse_margin: float = 0.05
     """Share by which imbalance or step time must grow for a plan to count as worse."""
     max_payback_steps: float = 100_000.0

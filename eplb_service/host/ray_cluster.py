@@ -65,12 +65,33 @@ def require_durable(settings: Settings) -> None:
         )
 
 
+def require_reachable(settings: Settings, place: Place) -> None:
+    """Raise InvalidSettings for a store on one node's disk where several may run the actor.
+
+    Ray would restart it on another node, where the file is not.
+    """
+    nodes = cast("list[dict[str, object]]", ray.nodes())
+    able = [node for node in nodes if node["Alive"] and _offers(node, place.resource)]
+    if settings.store.url.startswith("sqlite:") and len(able) > 1:
+        raise InvalidSettings(
+            f"store.url {settings.store.url} is a file on one node, but {len(able)} nodes may run "
+            "the controller; expected redis://, or a --resource that one node alone offers; "
+            "nothing was started"
+        )
+
+
+def _offers(node: dict[str, object], resource: str | None) -> bool:
+    return not resource or resource in cast("dict[str, float]", node["Resources"])
+
+
 def start(settings: Settings, place: Place, *, wait_s: float) -> Addresses:
     """Create the actor, or find the one that is there, and wait until it leads; idempotent.
 
-    Raises what its start failed with, e.g. BindFailed, with the actor ended; and
+    Raises InvalidSettings for a store that not every node that may run it could reach;
+    what its start failed with, e.g. BindFailed, with the actor ended; and
     DeadlineExceeded, with the actor kept, when it takes longer.
     """
+    require_reachable(settings, place)
     actor = ensure_controller(
         settings, name=place.name, namespace=place.namespace, resource=place.resource
     )

@@ -13,7 +13,7 @@ from eplb_service.policies.request import PolicyRequest, predicted_load
 from eplb_service.policies.rows import aligned, ranks_of, row_of
 from eplb_service.policies.tiny import is_tiny, with_fewest_moves
 
-STOP_AT = 2.0
+STOP_AT = 1.96
 """In tolerances: the excess of a layer at which changing it stops."""
 HEADROOM = 0.1
 """Above the lowest possible heat of the hottest replica: counts within it are left alone."""
@@ -54,7 +54,7 @@ def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balanc
         return best if best.peak < before.peak * (1 - LEAST_GAIN) else before
     effort = Effort(max_moves=left, enough=enough)
     best = before
-    for start in (_recounted(before, highest, left), before):
+    for start in (recount(before, highest=highest, most_moves=left), before):
         after = descend(start, effort, since=before)
         if after.peak < best.peak * (1 - LEAST_GAIN):
             best = after
@@ -65,11 +65,5 @@ def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balanc
         if packed.peak < REPACK_GAIN * best.peak and num_changed(before, packed) <= left:
             best = packed
     if best is not before:
-        take_back(best, before.ranks, limit=max(enough, best.peak), highest=highest)
+        best = take_back(best, before, limit=max(enough, best.peak), highest=highest)
     return best
-
-
-def _recounted(before: Balance, highest: float, left: int) -> Balance:
-    balance = Balance(before.heat, before.ranks, before.split, before.terms)
-    recount(balance, highest=highest, most_moves=left)
-    return balance

@@ -64,7 +64,7 @@ def _wanted(
 def _polished(current: Balance, wanted: FloatArray, effort: Effort) -> Balance:
     sizes = [len(experts) for experts in current.ranks]
     ranks = place(current.heat, sizes, wanted=wanted)
-    return descend(Balance(current.heat, ranks, current.split, current.terms), effort)
+    return descend(current.holding(ranks), effort)
 
 
 def _better(best: Balance, other: Balance) -> Balance:

@@ -9,7 +9,7 @@ from math import comb, prod
 import numpy as np
 
 from eplb_service.policies.balance import Balance
-from eplb_service.policies.kernels.even import Options, Rule, tried_all
+from eplb_service.policies.kernels.even import Options, tried_all
 
 MOST_EXPERTS = 16
 MOST_PLACEMENTS = 25_000_000
@@ -29,17 +29,15 @@ def with_fewest_moves(balance: Balance, *, within: float, most: int) -> Balance:
     within    0.005 for a peak at most half a percent above it
     """
     options = [_options(held, len(balance.heat)) for held in balance.ranks]
-    terms = balance.terms
-    rule = Rule(balance.split, terms.slowness(len(options)), terms.turn, terms.fixed)
     wanted = sum(1 << expert for expert, holders in enumerate(balance.holders) if holders)
     most = min(most, sum(len(held) for held in balance.ranks))
-    peaks, rows = tried_all(balance.heat, rule, options, wanted=wanted, most=most)
+    peaks, rows = tried_all(balance.layer, options, wanted=wanted, most=most)
     fewest = int((peaks <= peaks[-1] * (1 + within)).argmax())
     ranks = [
         _in_place(held, [expert for expert in range(len(balance.heat)) if row >> expert & 1])
         for held, row in zip(balance.ranks, rows[fewest].tolist(), strict=True)
     ]
-    return Balance(balance.heat, ranks, balance.split, terms)
+    return balance.holding(ranks)
 
 
 def _options(held: list[int], num_experts: int) -> Options:

@@ -24,8 +24,8 @@ from eplb_service.settings.tree import (
 
 PREFIX = "EPLB_"
 DELIMITER = "__"
-OVERRIDABLE = ("budget", "gates", "shares")
-"""Sections that operators may change."""
+OVERRIDABLE = ("budget", "gates", "planning.policy", "shares")
+"""Sections and single settings that operators may change."""
 
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         leaves = {
             name: json.dumps(value)
             for name, value in _leaves(tree)
-            if name.partition(".")[0] in OVERRIDABLE
+            if name in OVERRIDABLE or name.partition(".")[0] in OVERRIDABLE
         }
         return dict(sorted(leaves.items()))
 

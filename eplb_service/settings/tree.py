@@ -57,7 +57,8 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     """Where the controller remembers."""
 
     url: Name = "sqlite:eplb.db"
-    """sqlite:///absolute/path, sqlite:relative/path or memory: (forgets when the process ends)."""
+    """sqlite:///absolute/path, sqlite:relative/path, redis://host:port/0 (rediss: with TLS; needed
+    where more than one Ray node may run the controller) or memory: (forgets when it ends)."""
     deadline_s: PositiveFloat = 5.0
     """Seconds after which a call to the store is given up, with nothing written."""
 
@@ -129,6 +130,8 @@ class GateSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Share of ranks that must have reported, above 0 and up to 1."""
     cooldown_s: NonNegativeFloat = _GATES.cooldown_s
     """Seconds from the end of one plan to the start of the next automatic one."""
+    hold_back_s: NonNegativeFloat = _GATES.hold_back_s
+    """Seconds for which automatic plans leave a layer alone that they have put back; doubles."""
     worse_margin: NonNegativeFloat = _GATES.worse_margin
     """Share by which imbalance or step time must grow for a plan to be rolled back as worse."""
     max_payback_steps: PositiveFloat = _GATES.max_payback_steps

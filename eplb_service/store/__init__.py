@@ -1,4 +1,4 @@
-"""Durable memory of the controller: a SQLite file, or memory for tests. Decides nothing."""
+"""Durable memory of the controller: SQLite, Redis, or memory for tests. Decides nothing."""
 
 from eplb_service.store.locate import open_store
 from eplb_service.store.memory import MemoryStore

@@ -2,20 +2,25 @@
 
 sqlite:///var/lib/eplb.db    a file, by its absolute path
 sqlite:eplb.db               a file, relative to the working folder
+redis://host:6379/0          a Redis server (rediss: with TLS), for more than one node
 memory:                      this process's memory; everything is lost when it ends
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.store.memory import MemoryStore
 from eplb_service.store.sqlite import SqliteStore
 
-KNOWN = "sqlite:///absolute/path, sqlite:relative/path, memory:"
+if TYPE_CHECKING:
+    from eplb_service.store.redis_store import RedisStore
+
+KNOWN = "sqlite:///absolute/path, sqlite:relative/path, redis://host:port/0, rediss:, memory:"
 
 
-def open_store(url: str, *, deadline_s: float = 5.0) -> SqliteStore | MemoryStore:
+def open_store(url: str, *, deadline_s: float = 5.0) -> "SqliteStore | RedisStore | MemoryStore":
     """Open the store that a URL names; raises InvalidSettings for one that names none.
 
     No file is touched before the first call. deadline_s bounds every call.
@@ -27,5 +32,10 @@ def open_store(url: str, *, deadline_s: float = 5.0) -> SqliteStore | MemoryStor
             return MemoryStore()
         case "sqlite" if path and not parts.netloc and not path.endswith("/"):
             return SqliteStore(Path(path), deadline_s=deadline_s)
+        case "redis" | "rediss" if parts.hostname:
+            # The client is loaded where it is needed, and nowhere else.
+            from eplb_service.store.redis_store import RedisStore  # noqa: PLC0415
+
+            return RedisStore(url, deadline_s=deadline_s)
         case _:
             raise InvalidSettings(f"store.url is {url!r}, which names no store; known: {KNOWN}")

@@ -17,6 +17,7 @@ What an exchange refuses is in `exchange_errors`.
       StaleTable            tokens arrived at a slot that holds another expert than they want
       Unsupported           a device cannot honour all that a model asks for
       UnreadableRows        rows arrived in a form that the experts' format does not read
+      MomentMissed          work waits for a moment of the routed part that was never marked
       DummyStepWithTokens   a dummy step brought token rows
       ExchangeFailed        a collective of the exchange did not complete
 
@@ -37,6 +38,7 @@ __all__ = [
     "ImpossibleRouting",
     "MissingTokenIds",
     "MoeError",
+    "MomentMissed",
     "ShapeMismatch",
     "StaleTable",
     "TokenIdOutOfRange",
@@ -209,6 +211,19 @@ class Unsupported(MoeError):
     def __init__(self, what: str, *, reasons: Sequence[str]) -> None:
         self.reasons = tuple(reasons)
         super().__init__(f"cannot serve {what}: {'; '.join(reasons)}; nothing was loaded")
+
+
+class MomentMissed(MoeError):
+    """Work beside the routed part waits for a moment that was never marked."""
+
+    code = "moment_missed"
+
+    def __init__(self, moment: str, *, marked: Sequence[str]) -> None:
+        self.moment = moment
+        super().__init__(
+            f"work beside routed experts waits for {moment!r}, but only {list(marked)} were "
+            "reached; on a device it would never go on, so the step stops here"
+        )
 
 
 class DummyStepWithTokens(MoeError):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from moe_runtime.contracts import torch_calls
 from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed
-from moe_runtime.contracts.exchange_errors import ExchangeLate
+from moe_runtime.contracts.exchange_errors import ExchangeLate, RanksDisagree
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 
 __all__ = ["Alone", "Arrived", "GroupPeers", "Peers", "Pending", "announce"]
@@ -171,18 +171,26 @@ class GroupPeers:
         return _OnTheWay(work, leaving, arriving, self._rank, what, self._deadline_s)
 
 
-def announce(peers: Peers, step: Step, *, num_rows: int, tables_mark: int = 0) -> StepView:
+def announce(
+    peers: Peers, step: Step, *, num_rows: int, tables_mark: int = 0, settings_mark: int = 0
+) -> StepView:
     """Tell all ranks what this rank brings to the step, and learn what they bring.
 
-    tables_mark    fingerprint of this rank's dispatch tables
+    tables_mark      fingerprint of this rank's dispatch tables
+    settings_mark    fingerprint of how this rank is about to exchange tokens
 
-    One collective per step, before the first layer. Raises DummyStepWithTokens.
+    One collective per step, before the first layer. Raises DummyStepWithTokens, and
+    RanksDisagree, on every rank alike, if ranks are about to exchange in different ways.
     """
     if step.kind is StepKind.DUMMY and num_rows:
         raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
-    own = torch.tensor([[num_rows, step.kind, step.phase, tables_mark]], dtype=torch.int64)
-    told_N4 = peers.all_gather(own, [1] * peers.size)
-    rows, kinds, phases, marks = (torch_calls.to_ints(column) for column in told_N4.t())
+    own = [num_rows, step.kind, step.phase, tables_mark, settings_mark]
+    told_N5 = peers.all_gather(torch.tensor([own], dtype=torch.int64), [1] * peers.size)
+    rows, kinds, phases, marks, settings = (torch_calls.to_ints(column) for column in told_N5.t())
+    if len(set(settings)) > 1:
+        raise RanksDisagree(
+            "how tokens are exchanged", told=[(mark,) for mark in settings], names=("settings",)
+        )
     return StepView(
         rank=peers.rank,
         rows_N=tuple(rows),

@@ -3,6 +3,7 @@
 Axes    M rows   T tokens   Z width   D model width   F = 2 I   I expert width
 """
 
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -22,14 +23,21 @@ __all__ = ["compute_dense", "compute_grouped"]
 C = TypeVar("C")
 
 
+def _nothing() -> None:
+    """Nobody waits for anything."""
+
+
 def compute_grouped(
     dispatched: Dispatched[C],
     weights: ExpertWeights,
     *,
     activation: Activation,
     backend: Backend,
+    before_down: Callable[[], None] = _nothing,
 ) -> Computed[C]:
     """Run every row through the expert of its slot.
+
+    before_down    called just before the second product, once rows are ready for it
 
     Rows that dispatch did not quantise are quantised here, to the same bytes. Raises
     UnreadableRows for rows in a form that the weights' format does not read.
@@ -41,11 +49,13 @@ def compute_grouped(
             gate_up_MF = backend.grouped_linear(rows, inner.w13, counts)
             hidden_MI = activation(gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF)))
             hidden = backend.quantise(hidden_MI, weights.rows)
+            before_down()
             out_MZ = backend.grouped_linear(hidden, inner.w2, counts)
             return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
         case _:
             hidden_MI = activation(backend.grouped_linear(rows, weights.w13, counts))
             hidden = backend.quantise(hidden_MI, weights.rows)
+            before_down()
             return Computed(backend.grouped_linear(hidden, weights.w2, counts), dispatched.carry)
 
 

@@ -31,12 +31,14 @@ from moe_runtime.contracts.stages import (
     RoutedBesideZero,
 )
 from moe_runtime.contracts.step import StepKind, StepView
+from moe_runtime.contracts.timeline import InOrder, Moment, Timeline
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.prepare import finalize, finalize_piece, prepare, prepare_piece
 from moe_runtime.experts.activations import Activation
-from moe_runtime.experts.mlp import compute_dense, compute_grouped
+from moe_runtime.experts.mlp import compute_grouped
+from moe_runtime.experts.shared import compute_shared
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.layer.passage import Passage
 from moe_runtime.placement.counters import LoadCounters
@@ -73,6 +75,8 @@ class LayerMaths:
     backend: Backend
     clock: Callable[[], float]
     """Seconds, for the time spent in experts."""
+    timeline: Callable[[], Timeline] = InOrder
+    """Makes the order of one layer's work: a device with streams has its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +136,41 @@ class MoELayer:
 
     def _tokens(self, prepared: Prepared, given: LayerInput, way: Way) -> Tensor:
         """Return [T, D] for the tokens that were kept."""
+        timeline = self.maths.timeline()
+        timeline.mark(Moment.ROUTED)
         applied = self._route(prepared, given, way)
         routed = applied.routed if isinstance(applied, RoutedBesideZero) else applied
         placed = remap(routed, self.state.tables.table(self.index), layer=self.index)
-        y_TZ = self._exchange(placed, way)
+        y_TZ = self._exchange(placed, way, timeline)
         if isinstance(applied, RoutedBesideZero):
             y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
         y_TD = self.weights.path.leave(y_TZ)
-        for shared in self.weights.shared:
-            y_TD = y_TD + compute_dense(
-                prepared.x_TD, shared.w13_FD, shared.w2_DI, self.maths.activation
-            )
+        return self._beside(prepared.x_TD, y_TD, timeline) if self.weights.shared else y_TD
+
+    def _beside(self, x_TD: Tensor, y_TD: Tensor, timeline: Timeline) -> Tensor:
+        """Add the shared experts, which were told of after the routed part and may overtake it."""
+        maths = self.maths
+        with timeline.beside():
+            shared = [
+                compute_shared(
+                    x_TD,
+                    expert,
+                    activation=maths.activation,
+                    backend=maths.backend,
+                    timeline=timeline,
+                )
+                for expert in self.weights.shared
+            ]
+        timeline.join()
+        for one_TD in shared:
+            y_TD = y_TD + one_TD
         return y_TD
 
-    def _exchange(self, placed: Placed, way: Way) -> Tensor:
+    def _exchange(self, placed: Placed, way: Way, timeline: Timeline) -> Tensor:
         """Bring tokens to their experts and back, and count what was sent and received."""
         view = way.view
-        experts = _Experts(self, view)
+        experts = _Experts(self, view, timeline)
+        timeline.mark(Moment.DISPATCH)
         passed = way.passage.run(placed, view, experts.run)
         counters = self.state.counters
         counters.record_layer(
@@ -184,9 +206,10 @@ class MoELayer:
 class _Experts:
     """The experts of one layer in one step, and what they saw of it."""
 
-    def __init__(self, layer: MoELayer, view: StepView) -> None:
+    def __init__(self, layer: MoELayer, view: StepView, timeline: Timeline) -> None:
         self._layer = layer
         self._view = view
+        self._timeline = timeline
         self.received: list[Tensor] = []
         """[N, S] of each call."""
         self.seconds = 0.0
@@ -202,7 +225,9 @@ class _Experts:
             layer.state.slots.weights(layer.index),
             activation=layer.maths.activation,
             backend=layer.maths.backend,
+            before_down=lambda: self._timeline.mark(Moment.DOWN),
         )
+        self._timeline.mark(Moment.COMBINE)
         self.seconds += layer.maths.clock() - started
         return computed
 

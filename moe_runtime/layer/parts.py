@@ -1,7 +1,6 @@
 """What a layer has beside its routed experts, the same on every rank.
 
 Axes    T tokens   D model width   Z width of the routed part
-        F = 2 I    I width of a shared expert
         X experts to choose from: the routed ones, then any zero experts
 """
 
@@ -11,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from moe_runtime.experts.shared import SharedExpert
 from moe_runtime.routing.kinds import RouterTensors
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "LayerWeights",
     "NormedLatent",
     "RoutedPath",
-    "SharedExpert",
     "rms_norm",
 ]
 
@@ -82,14 +81,6 @@ class NormedLatent:
     def leave(self, y_TZ: Tensor) -> Tensor:
         """Normalise, weigh and project up."""
         return (rms_norm(y_TZ) * self.norm_Z) @ self.up_DZ.t()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SharedExpert:
-    """An expert that every token passes, on its own rank; it has no slot and is never load."""
-
-    w13_FD: Tensor
-    w2_DI: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)

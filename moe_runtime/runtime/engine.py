@@ -33,15 +33,12 @@ from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.loading import load_slots, require_modes, served_expert
-from moe_runtime.runtime.model import Model, StackShape
+from moe_runtime.runtime.loading import load_slots, require_modes, served_expert, served_layer
+from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
 __all__ = ["MoeRuntime", "Start"]
-
-UNPACKED = Packing()
-"""Weights as the model brings them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +97,7 @@ class MoeRuntime:
         self._capture = traffic.capture
         coder = FormCoder(CpuBackend(), packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder)
-        self._ways.check()
+        self._settings_mark = self._ways.check()
         state = RankState(self.slots, self._tables, self._counters)
         self._layers = _layers(model, state, dtype)
 
@@ -113,13 +110,17 @@ class MoeRuntime:
         and one for captured ids that lie over a team.
 
         Raises ShapeMismatch, MissingTokenIds and TokenIdOutOfRange, before the group hears of the
-        step, if the batch does not fit the model, and what the stages raise; after an
-        ExchangeFailed the group is lost.
+        step, if the batch does not fit the model, RanksDisagree, on all ranks alike, if they do
+        not exchange alike, and what the stages raise; after an ExchangeFailed the group is lost.
         """
         _check_batch(self.model.shape, batch)
         num_real = int(batch.real_T.sum())
         announced = announce(
-            self._peers, batch.step, num_rows=num_real, tables_mark=_mark(self._marks)
+            self._peers,
+            batch.step,
+            num_rows=num_real,
+            tables_mark=_mark(self._marks),
+            settings_mark=self._settings_mark,
         )
         recorder = NO_CAPTURE if self._capture is None else self._recorder()
         way = self._ways.way(announced, recorder)
@@ -201,7 +202,7 @@ class MoeRuntime:
 def _layers(model: Model, state: RankState, dtype: torch.dtype) -> tuple[MoELayer, ...]:
     shape = model.shape
     maths = LayerMaths(shape.selector, shape.activation, CpuBackend(), time.perf_counter)
-    parts = [model.layer(layer, dtype) for layer in range(shape.num_layers)]
+    parts = [served_layer(model, layer, dtype) for layer in range(shape.num_layers)]
     path = GatingPath.FUSED_WHERE_LEGAL
     return tuple(
         MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)

@@ -3,6 +3,8 @@
 Axes    S local slots
 """
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -11,12 +13,13 @@ from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
 from moe_runtime.experts.activations import is_limited
 from moe_runtime.formats.capabilities import Asked, DeviceKind, require
-from moe_runtime.formats.packing import Packing, pack
+from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
+from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.model import Model, StackShape
 from moe_runtime.runtime.traffic import Traffic
 
-__all__ = ["load_slots", "require_modes", "served_expert"]
+__all__ = ["load_slots", "require_modes", "served_expert", "served_layer"]
 
 
 def served_expert(
@@ -30,6 +33,22 @@ def served_expert(
         return weights
     bias = model.bias(layer, expert, dtype)
     return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
+
+
+def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
+    """Return what a layer has beside its routed experts, as it is served."""
+    packing = model.shape.shared_packing
+    if packing.format is WeightFormat.UNQUANTISED:
+        return model.layer(layer, dtype)
+    wide = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
+    packed = [
+        replace(expert, weights=pack(dense_of(expert.weights), packing, dtype)) for expert in wide
+    ]
+    parts = model.layer(layer, dtype)
+    gated = [
+        replace(expert, gate=own.gate) for expert, own in zip(packed, parts.shared, strict=True)
+    ]
+    return replace(parts, shared=tuple(gated))
 
 
 def load_slots(

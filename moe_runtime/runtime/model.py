@@ -12,10 +12,14 @@ from torch import Tensor
 from moe_runtime.contracts.errors import ImpossibleRouting
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.activations import Activation
+from moe_runtime.formats.packing import Packing
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.routing.kinds import CustomRouting, HashRouting, OnInputRouting, Routing
 
-__all__ = ["ExpertBias", "LatentShape", "Model", "StackShape"]
+__all__ = ["UNPACKED", "ExpertBias", "LatentShape", "Model", "StackShape"]
+
+UNPACKED = Packing()
+"""Weights as the model brings them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,8 @@ class StackShape:
     latent: LatentShape | None = None
     """None: experts work at the model's own width."""
     num_shared: int = 0
+    shared_packing: Packing = UNPACKED
+    """How shared experts are stored, whatever routed ones are."""
     corrected: bool = False
     """Whether the selector has a correction bias."""
     biased: bool = False

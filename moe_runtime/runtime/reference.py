@@ -13,7 +13,10 @@ from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.gating import Choice
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import split_rows
+from moe_runtime.experts.activations import Activation
 from moe_runtime.experts.mlp import compute_dense
+from moe_runtime.experts.shared import ExpertGate, SharedExpert, Ungated
+from moe_runtime.formats.packing import dense_of
 from moe_runtime.layer.parts import LayerWeights, rms_norm
 from moe_runtime.routing.kinds import OnInputRouting
 from moe_runtime.routing.router import GatingPath, RouterInput, bind
@@ -78,9 +81,7 @@ class DenseReference:
         y_TZ = self._routed(experts, weights.path.enter(given.x_TD), choice)
         y_TD = weights.path.leave(y_TZ)
         for shared in weights.shared:
-            y_TD = y_TD + compute_dense(
-                given.x_TD, shared.w13_FD, shared.w2_DI, self._shape.activation
-            )
+            y_TD = y_TD + _shared(given.x_TD, shared, self._shape.activation)
         return y_TD
 
     def _routed(self, experts: _Experts, x_TZ: Tensor, choice: Choice) -> Tensor:
@@ -103,6 +104,16 @@ class DenseReference:
             hidden_TEI = self._shape.activation(gate_up_TEF) * chunk_TE[:, :, None]
             sums.append(hidden_TEI.flatten(1) @ experts.w2_GZ + chunk_TE @ experts.bias2_EZ)
         return torch.cat(sums)
+
+
+def _shared(x_TD: Tensor, expert: SharedExpert, activation: Activation) -> Tensor:
+    dense = dense_of(expert.weights)
+    y_TD = compute_dense(x_TD, dense.w13_SFZ[0], dense.w2_SZI[0], activation)
+    match expert.gate:
+        case Ungated():
+            return y_TD
+        case ExpertGate(gate_1D):
+            return y_TD * torch.sigmoid(x_TD @ gate_1D.t())
 
 
 def _side_by_side(model: Model, layer: int) -> _Experts:

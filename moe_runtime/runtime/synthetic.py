@@ -17,13 +17,13 @@ from torch import Tensor
 
 from moe_runtime.contracts.torch_calls import from_array
 from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.experts.shared import UNGATED, ExpertGate, SharedExpert, Ungated
 from moe_runtime.layer.parts import (
     Direct,
     Latent,
     LayerWeights,
     NormedLatent,
     RoutedPath,
-    SharedExpert,
 )
 from moe_runtime.routing.kinds import (
     Corrected,
@@ -44,6 +44,7 @@ _LAYER = 1 << 40
 """Beyond every expert number: keys the draws of what a layer has beside its experts."""
 _TABLE = _LAYER + 1
 _BIAS = _LAYER + 2
+_SHARED = _LAYER + 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class SyntheticModel:
 
     shape: StackShape
     seed: int = 0
+    gates_shared: bool = False
+    """Whether each shared expert has a gate."""
 
     def layer(self, layer: int, dtype: torch.dtype) -> LayerWeights:
         """Return gate, router tensors, latent projections and shared experts of a layer."""
@@ -62,10 +65,13 @@ class SyntheticModel:
         path = _path(draw, shape, dtype)
         shared = tuple(
             SharedExpert(
-                _matrix(draw, 2 * shape.intermediate, shape.width, gain=1.0).to(dtype),
-                _matrix(draw, shape.width, shape.intermediate, gain=1.0).to(dtype),
+                DenseWeights(
+                    _matrix(draw, 2 * shape.intermediate, shape.width, gain=1.0)[None].to(dtype),
+                    _matrix(draw, shape.width, shape.intermediate, gain=1.0)[None].to(dtype),
+                ),
+                self._expert_gate(layer, number, dtype),
             )
-            for _ in range(shape.num_shared)
+            for number in range(shape.num_shared)
         )
         router = Corrected(correction_X) if shape.corrected else self._table(layer)
         return LayerWeights(gate_XD, router, path, shared)
@@ -81,6 +87,12 @@ class SyntheticModel:
         gate_up_F = _matrix(draw, 1, 2 * shape.intermediate, gain=np.sqrt(2 * shape.intermediate))
         down_Z = _matrix(draw, 1, shape.routed_width, gain=np.sqrt(shape.routed_width))
         return ExpertBias(gate_up_F[0].to(dtype), down_Z[0].to(dtype))
+
+    def _expert_gate(self, layer: int, number: int, dtype: torch.dtype) -> Ungated | ExpertGate:
+        if not self.gates_shared:
+            return UNGATED
+        draw = np.random.default_rng((self.seed, layer, number, _SHARED))
+        return ExpertGate(_matrix(draw, 1, self.shape.width, gain=1.0).to(dtype))
 
     def _table(self, layer: int) -> Uncorrected | HashTable:
         """Return distinct experts at random for each token id, where the model has a table."""

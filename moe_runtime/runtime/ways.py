@@ -3,15 +3,17 @@
 Axes    N ranks   T tokens   L layers   K experts per token
 """
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from moe_runtime.backends.coding import FormCoder
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.capture.step import Recorder
 from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.rows import RowCoder
+from moe_runtime.contracts.rows import RowCoder, RowForm
 from moe_runtime.contracts.spread import OwnTokens, Replicated, Sharded
 from moe_runtime.contracts.step import StepView
 from moe_runtime.exchange.agreeing import agree
@@ -43,11 +45,13 @@ class Ways:
     layout: SlotLayout
     shape: StackShape
     traffic: Traffic
-    coder: RowCoder
+    coder: FormCoder
     """The format's own: what its experts read is what travels."""
 
-    def check(self) -> None:
+    def check(self) -> int:
         """Refuse what can serve no step, and what ranks must not differ in.
+
+        Returns a fingerprint of the latter, for every step to compare.
 
         Collective, if tokens lie over teams or a buffer is allocated by all ranks together.
 
@@ -70,6 +74,7 @@ class Ways:
         plain = (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
         if traffic.spread != OwnTokens() or traffic.mode not in plain:
             agree(self.peers, "how tokens are exchanged", self._numbers())
+        return _mark(self._numbers())
 
     def way(self, announced: StepView, recorder: Recorder) -> Way:
         """Return the way of one step, the same on every rank.
@@ -158,10 +163,14 @@ class Ways:
         nodes, rows = self.traffic.nodes, self.traffic.block_rows
         return {
             "mode": list(ExchangeMode).index(mode) + 1 if isinstance(mode, ExchangeMode) else 0,
+            "the table's settings": 0 if isinstance(mode, ExchangeMode) else _table_mark(mode),
+            "tokens of a team": [OwnTokens, Replicated, Sharded].index(type(spread)),
             "team": 0 if isinstance(spread, OwnTokens) else spread.team,
             "ranks of a node": nodes.ranks_per_node if isinstance(nodes, Nodes) else 0,
             "rows of all": rows.global_rows if isinstance(rows, UnevenRows) else 0,
             "buffer rows": self._capacity(),
+            "form of rows": list(RowForm).index(self.coder.form),
+            "limits": _mark(self.traffic.limits),
             "width": self.shape.routed_width,
             "slots": self.layout.num_slots,
             "captured": int(self.traffic.capture is not None),
@@ -175,3 +184,12 @@ def _mc2(peers: Peers, layout: SlotLayout, coder: RowCoder, traffic: Traffic) ->
             return Staged(Mc2Exchange(peers, layout, backend, coder, traffic.block_rows, limits))
         case Nodes(per_node):
             return Staged(Mc2HierarchyExchange(peers, layout, backend, per_node, coder, limits))
+
+
+def _table_mark(by: ByTable) -> int:
+    return _mark((replace(by, capabilities=frozenset()), sorted(c.value for c in by.capabilities)))
+
+
+def _mark(settings: object) -> int:
+    """Return a fingerprint, the same on every rank that has the same settings."""
+    return zlib.crc32(repr(settings).encode())

@@ -152,6 +152,7 @@ NEEDS = (
     ),
     Need("fused_moe_method_base", "FusedMoEMethodBase.__init__", ("moe",)),
     Need("unquantized_fused_moe_method", "UnquantizedFusedMoEMethod.create_weights", ("layer",)),
+    Need("vllm.engine.arg_utils", "EngineArgs.create_engine_config"),
     Need("vllm.v1.worker.worker_base", "WorkerBase.load_model"),
     Need("vllm.v1.worker.worker_base", "WorkerBase.execute_model", ("scheduler_output",)),
     Need("vllm.v1.worker.worker_base", "WorkerBase.shutdown"),

@@ -1,5 +1,6 @@
 """A rank group and a plan for tests of the controller, made of the real domain types."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -64,7 +65,7 @@ def hello(
 ) -> Hello:
     return Hello(
         identity=IDENTITY,
-        shape=SHAPE,
+        shape=replace(SHAPE, num_experts=placement.num_experts),
         profile=RankProfile(
             rank=rank,
             num_ranks=num_ranks,

@@ -132,10 +132,19 @@ async def test_a_wrong_digest_is_counted() -> None:
 
 def test_a_move_that_puts_back_what_the_last_one_took_is_undone() -> None:
     undoing = Undoing()
-    assert undoing.num_undone(FLAT, SWAPPED) == 0
-    assert undoing.num_undone(SWAPPED, FLAT) == 2
+    assert [x.tolist() for x in undoing.counted(FLAT, SWAPPED)] == [[2], [0]]
+    assert [x.tolist() for x in undoing.counted(SWAPPED, FLAT)] == [[2], [2]]
     other = placement_from_ranks([[[0, 3], [2, 1]]], num_experts=4)
-    assert undoing.num_undone(FLAT, other) == 0
+    assert [x.tolist() for x in undoing.counted(FLAT, other)] == [[2], [0]]
+
+
+def test_a_move_into_another_slot_of_the_rank_undoes_as_well() -> None:
+    there = placement_from_ranks([[[4, 5, 2], [3, 0, 1]]], num_experts=6)
+    here = placement_from_ranks([[[0, 1, 2], [3, 4, 5]]], num_experts=6)
+    back = placement_from_ranks([[[1, 0, 2], [3, 5, 4]]], num_experts=6)
+    undoing = Undoing()
+    undoing.counted(here, there)
+    assert [x.tolist() for x in undoing.counted(there, back)] == [[4], [4]]
 
 
 def test_a_promise_is_judged_by_the_first_window_that_is_long_enough() -> None:

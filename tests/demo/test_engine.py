@@ -104,6 +104,20 @@ def test_every_step_is_told_and_checked_once_although_there_is_no_time_between_s
     assert all(check.error < TOLERANCE for check in checks)
 
 
+def test_checks_that_are_left_for_the_end_are_told_one_by_one() -> None:
+    words: list[tuple[int, int]] = []
+
+    def tell(more: tuple[StepRecord, ...], checked: tuple[Checked, ...]) -> None:
+        words.append((len(more), len(checked)))
+
+    schedule = replace(SCHEDULE, interval_s=0.001)
+    checker = Checker(DenseReference(SyntheticModel(SHAPE)), time.monotonic)
+    rank = Rank(0, runtime_alone(), NoAgent(), checker, tell)
+    traffic = Traffic(schedule, width=SHAPE.width, seed=1)
+    serve(Serve(schedule, 0, 5, agent=None), rank, traffic, time.monotonic())
+    assert words[-6:] == [(5, 0), *[(0, 1)] * 5]
+
+
 @pytest.mark.parametrize("layer", range(NUM_LAYERS))
 def test_the_weights_of_a_wrong_expert_in_a_slot_are_found_out(layer: int) -> None:
     runtime = runtime_alone()
@@ -154,4 +168,4 @@ def test_no_step_is_checked_when_there_is_no_time_and_none_is_forgotten() -> Non
 
     assert [check.step for check in checker.check_until(now[0] + 1.5)] == [1]
     assert checker.check_until(now[0] + 1.5) == []
-    assert [check.step for check in checker.check_until(float("inf"))] == [2, 3]
+    assert [check.step for check in checker.check_rest()] == [2, 3]

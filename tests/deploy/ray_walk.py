@@ -36,6 +36,7 @@ from ray.exceptions import RayError
 
 from tests.host.operators import Operator
 from tests.host.processes import Command, await_so, free_port, is_alive, named, service
+from tests.store.redis_server import RedisServer
 
 NAME, NAMESPACE, RESOURCE = "eplb-controller", "eplb", "eplb_controller"
 HERE = "127.0.0.1"
@@ -64,12 +65,14 @@ class Walk:
         running.callback(ray.shutdown)
         self.words = [f"ray://127.0.0.1:{port}" if "ray://" in w else w for w in words]
         self.seen: Seen = {}
+        self.redis = RedisServer(folder)
+        running.callback(self.redis.kill)
 
     def keeper(self, number: int, **planning: float) -> Command:
         """Start the keeper as the chart does, with settings on the loopback interface."""
         config = self.folder / f"settings-{number}.json"
         server = {"port": 0, "metrics_port": 0}
-        store = {"url": f"sqlite:///{self.folder / 'eplb.db'}"}
+        store = {"url": self.redis.url}
         config.write_text(json.dumps({"server": server, "store": store, "planning": planning}))
         words = [str(config) if w.startswith("/etc/eplb") else w for w in self.words]
         return self.running.enter_context(service(self.folder / f"keeper-{number}.log", *words))

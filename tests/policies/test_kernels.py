@@ -20,7 +20,9 @@ DRAWN = """
 import ctypes, sys
 import numpy as np
 from eplb_service.policies.balance import Balance
+from eplb_service.policies.descent import Effort, descend
 from eplb_service.policies.kernels import library
+from eplb_service.policies.recount import recount, take_back
 from eplb_service.policies.request import split_by_tensor_rank
 from eplb_service.policies.terms import Terms
 from eplb_service.policies.tiny import with_fewest_moves
@@ -49,6 +51,8 @@ for _ in range(150):
     split = split_by_tensor_rank(rng.random(len(held)) + 0.1, tensor_ranks=2)
     own = Balance(rng.random(5), held, split, Terms(turn=1, fixed=0.1))
     with_fewest_moves(own, within=0.01, most=int(rng.integers(0, 9)))
+    grown = recount(own, highest=own.heat.max() / 3, most_moves=4)
+    take_back(descend(grown, Effort(max_moves=5), since=own), own, limit=0.0, highest=9.0)
 print("all drawn")
 """
 

@@ -102,11 +102,12 @@ class Oracle:
         want = self._routed(normed_TD, choice, is_exact=is_exact)
         y_TD, within_TD = want.y_TD, want.within_TD
         for shared in weights.shared:
-            gate_up = normed_TD.to(_WIDE) @ shared.w13_FD.to(_WIDE).t()
-            size_TF = normed_TD.to(_WIDE).abs() @ shared.w13_FD.to(_WIDE).abs().t()
+            dense = dense_of(shared.weights)
+            w13_DF, w2_ID = dense.w13_SFZ[0].t(), dense.w2_SZI[0].t()
+            gate_up = normed_TD.to(_WIDE) @ w13_DF
+            size_TF = normed_TD.to(_WIDE).abs() @ w13_DF.abs()
             off_TF = self._products(size_TF, normed_TD.shape[1])
             hidden, off_TI = self._activated(gate_up, off_TF)
-            w2_ID = shared.w2_DI.to(_WIDE).t()
             y_TD = y_TD + hidden @ w2_ID
             size_TD = (hidden.abs() + off_TI) @ w2_ID.abs()
             within_TD = within_TD + off_TI @ w2_ID.abs() + self._products(size_TD, len(w2_ID))

@@ -146,7 +146,9 @@ def test_the_reference_equals_the_formula_written_out() -> None:
         sum_Z = sum_Z / math.sqrt(float((sum_Z * sum_Z).mean()) + 1e-6) * path.norm_Z
         want_D = x_D + path.up_DZ @ sum_Z
         for shared in parts.shared:
-            want_D = want_D + shared.w2_DI @ situ(shared.w13_FD @ normed_D)
+            want_D = want_D + shared.weights.named()["w2"][0] @ situ(
+                shared.weights.named()["w13"][0] @ normed_D
+            )
         assert relative_error(got_D, want_D) < 1e-12
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.exchange_errors import RanksDisagree
+from moe_runtime.exchange.limits import MC2_A3
 from moe_runtime.runtime import (
     Alone,
     Batch,
@@ -182,20 +183,35 @@ def test_a_team_that_announces_different_tokens_is_refused_on_every_rank(
     assert all("tokens [5, 9, 2, 2] by rank" in t for t in told)
 
 
-@pytest.mark.parametrize("name", ["buffer_rows", "spread", "capture"])
-def test_settings_that_differ_between_ranks_are_refused_before_anything_is_sent(name: str) -> None:
-    layout = one_table(random_layout(SHAPE, (3, 2, 4, 3), seed=8))
-    base = Traffic(mode=ExchangeMode.FUSED_MC2, spread=Replicated(2))
-    other = {
-        "buffer_rows": replace(base, buffer_rows=17),
-        "spread": replace(base, spread=Replicated(4)),
-        "capture": replace(base, capture=Kept()),
-    }[name]
+BASE = Traffic(mode=ExchangeMode.FUSED_MC2, spread=Replicated(2))
+TABLE = ByTable(soc=SocFamily.CPU, format="plain", capabilities=frozenset(Capability))
+BY_TABLE = Traffic(mode=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("base", "other"),
+    [
+        (BASE, replace(BASE, buffer_rows=17)),
+        (BASE, replace(BASE, spread=Replicated(4))),
+        (BASE, replace(BASE, spread=Sharded(2))),
+        (BASE, replace(BASE, limits=MC2_A3)),
+        (BASE, replace(BASE, capture=Kept())),
+        (BASE, replace(BASE, mode=ExchangeMode.MC2)),
+        (BY_TABLE, replace(BY_TABLE, mode=replace(TABLE, capabilities=frozenset()))),
+        (BY_TABLE, replace(BY_TABLE, mode=replace(TABLE, override=ExchangeMode.ALL_TO_ALL))),
+        (BY_TABLE, replace(BY_TABLE, mode=replace(TABLE, compared=True))),
+    ],
+)
+def test_settings_that_differ_between_ranks_are_refused_before_anything_is_sent(
+    base: Traffic, other: Traffic
+) -> None:
+    shape = replace(SHAPE, latent=None, width=1024)  # which limits of devices take, too
+    layout = one_table(random_layout(shape, (3, 2, 4, 3), seed=8))
 
     def attempt(peers: Peers) -> str:
         with pytest.raises(RanksDisagree) as told:
             MoeRuntime(
-                SyntheticModel(SHAPE),
+                SyntheticModel(shape),
                 layout.start(peers.rank),
                 peers=peers,
                 mode=other if peers.rank == 3 else base,

@@ -102,7 +102,7 @@ def test_another_order_of_loading_is_refused() -> None:
 
 
 def test_two_balancers_are_refused_with_the_redundancy_of_both() -> None:
-    keywords = {"enable_eplb": True, "num_redundant_experts": 4}
+    keywords: dict[str, object] = {"enable_eplb": True, "num_redundant_experts": 4}
     (reason,) = reasons_against(keywords, num_redundant=8)
     assert "4 redundant experts" in reason
     assert "EPLB_VLLM_REDUNDANT_EXPERTS=8" in reason

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eplb_service.domain.errors import InvalidSettings
-from eplb_service.settings import Settings, merge_overrides
+from eplb_service.settings import Settings, SettingsTuner, merge_overrides
 
 
 def refusal(text: str) -> str:
@@ -16,10 +16,17 @@ def refusal(text: str) -> str:
     return str(refused.value)
 
 
-def test_only_gates_budgets_and_shares_can_be_changed() -> None:
-    names = Settings().overridable()
+def test_only_gates_budgets_shares_and_the_policy_can_be_changed() -> None:
+    names = dict(Settings().overridable())
     assert names["budget.max_moves"] == "512"
+    assert names.pop("planning.policy") == '"incremental"'
     assert {name.partition(".")[0] for name in names} <= {"budget", "gates", "shares"}
+
+
+def test_another_policy_is_planned_by_and_an_unknown_one_refused() -> None:
+    tuner = SettingsTuner(Settings())
+    assert tuner.tuning('{"planning.policy": "packing"}').planning.policy == "packing"
+    assert "packing" in refusal('{"planning.policy": "pack"}')
 
 
 def test_overrides_are_taken_and_seen() -> None:

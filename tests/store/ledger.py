@@ -13,6 +13,7 @@ from eplb_service.domain.wave import WaveContent, wave_digest
 from eplb_service.protocol.messages import WaveName
 from eplb_service.protocol.wave_state import WavePhase
 from eplb_service.store import MemoryStore, SqliteStore
+from eplb_service.store.redis_store import RedisStore
 
 IDENTITY = DeploymentIdentity("tiny", "a", "serve", 0, "ep", "fp32")
 NAME = IDENTITY.name
@@ -114,13 +115,15 @@ def assert_same(got: EpochRecord | None, want: EpochRecord) -> None:
         assert rebuilt == want.wave.digest
 
 
-async def registered(store: SqliteStore | MemoryStore) -> Generation:
+async def registered(store: SqliteStore | RedisStore | MemoryStore) -> Generation:
     generation = await store.acquire()
     await store.register(generation, deployment(), start())
     return generation
 
 
-async def settle(store: SqliteStore | MemoryStore, generation: Generation, *epochs: int) -> None:
+async def settle(
+    store: SqliteStore | RedisStore | MemoryStore, generation: Generation, *epochs: int
+) -> None:
     for epoch in epochs:
         await store.spend(generation, NAME, wave(epoch))
         for phase in (WavePhase.MAY_COMMIT, WavePhase.COMMITTED, WavePhase.SETTLED):

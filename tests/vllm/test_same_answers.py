@@ -39,19 +39,25 @@ class Case:
         return f"{self.model}-{self.layout}{self.num_ranks}-r{self.redundant}"
 
 
+# Each model, way of sharing tokens and redundancy meets each other one once; four processes once.
 CASES = (
     Case("qwen3", "dp", 2, 2),
-    Case("qwen3", "tp", 2, 2),
-    Case("qwen3", "dp", 2, 0),
     Case("qwen3", "tp", 2, 0),
     Case("qwen3", "dp", 4, 4),
-    Case("deepseek", "dp", 2, 2),
+    Case("deepseek", "dp", 2, 0),
     Case("deepseek", "tp", 2, 2),
-    Case("deepseek", "tp", 2, 0),
     Case("k3", "dp", 2, 2),
-    Case("k3", "tp", 2, 2),
-    Case("k3", "dp", 2, 0),
+    Case("k3", "tp", 2, 0),
 )
+FURTHER_CASES = (
+    Case("qwen3", "dp", 2, 0),
+    Case("qwen3", "tp", 2, 2),
+    Case("deepseek", "dp", 2, 2),
+    Case("deepseek", "tp", 2, 0),
+    Case("k3", "dp", 2, 0),
+    Case("k3", "tp", 2, 2),
+)
+ALL = (*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in FURTHER_CASES))
 
 
 @dataclass(frozen=True)
@@ -75,15 +81,16 @@ class Served:
     def place_anew(self) -> None:
         """One placement that the controller orders, with answers checked while it comes."""
         before = self.operator.status().epoch
-        self.operator.move()
+        is_taken = self.operator.move()
         for _ in range(ENOUGH):
             self.require_same()
             if self.operator.is_calm() and self.operator.status().epoch > before:
                 return
+            is_taken = is_taken or self.operator.move()
         raise AssertionError(f"no placement within {ENOUGH} turns: {self.operator.status()}")
 
 
-@pytest.fixture(params=CASES, ids=str)
+@pytest.fixture(params=ALL, ids=str)
 def served(
     request: pytest.FixtureRequest,
     golden: Golden,
@@ -125,7 +132,7 @@ def test_answers_stay_the_same_through_placements(served: Served) -> None:
 
 
 def require_every_token_counted(stats: list[Stats], case: Case) -> None:
-    """What all slots received is tokens times top-k, exactly, in every layer."""
+    """What all slots received is tokens times top-k, exactly, per layer; engine side of F13."""
     tokens = sum(one.tokens for one in stats)
     # Ranks that hold the same tokens each count all of them; exchanged ones count their part.
     is_replicated = case.layout == "tp" and case.model != "k3"
@@ -141,7 +148,7 @@ def require_every_token_counted(stats: list[Stats], case: Case) -> None:
 
 
 def require_slots_hold_what_they_claim(stats: list[Stats], model: Path) -> None:
-    """Every slot's bytes are those of the checkpoint's expert, in every layer."""
+    """Every slot's bytes are those of the checkpoint's expert; engine side of F39."""
     want = digests_of(model)
     for rank, one in enumerate(stats):
         for layer, row in enumerate(one.held):
@@ -159,7 +166,7 @@ def require_switched_together(stats: list[Stats]) -> None:
 
 
 def require_reload_keeps_the_placement(served: Served) -> None:
-    """Weights loaded anew go through the placement that is served, and can be moved on."""
+    """Weights loaded anew go into the placement that is served; engine side of F40."""
     before = served.group.stats()
     served.group.ask(do="reload")
     served.require_same()

@@ -11,6 +11,7 @@ from worker_agent.adapters.vllm.worker import (
     ExchangeChoice,
     Options,
     Unowned,
+    check_models_early,
     take_factory,
     wrap_workers,
 )
@@ -38,7 +39,9 @@ def plug_in() -> None:
         channel = GrpcChannel(agent.endpoint, keepalive)
         return attach_seat(seat, channel, settings=completed(agent, identity), group=group)
 
-    wrap_workers(take_factory(options_of(settings)), attach)
+    taken = take_factory(options_of(settings))
+    check_models_early(taken)
+    wrap_workers(taken, attach)
 
 
 def options_of(settings: VllmSettings) -> Options:

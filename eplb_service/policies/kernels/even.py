@@ -11,7 +11,20 @@ import numpy as np
 from eplb_service.domain.ids import FloatArray
 from eplb_service.policies.kernels.library import Numbers, call
 
-__all__ = ["Numbers", "Options", "Rule", "tried_all"]
+__all__ = [
+    "Numbers",
+    "Options",
+    "Ranks",
+    "Rule",
+    "descended",
+    "recounted",
+    "taken_back",
+    "tried_all",
+]
+
+Ranks = Sequence[Sequence[int]]
+"""Experts of each rank."""
+UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,24 +51,48 @@ class Options:
     """[K] experts of each that the rank does not hold yet."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """A layer as it is."""
+
+    heat: FloatArray
+    """[E] tokens."""
+    rule: Rule
+    ranks: Ranks
+    """No expert twice on a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a descent aims at, and how far it may go."""
+
+    enough: float
+    """Peak at which it stops."""
+    spread_weight: float
+    """What the root mean square of all loads counts beside the peak."""
+    max_moves: int | None
+    """None where moves cost nothing."""
+    most_steps: int
+
+
 def tried_all(
-    heat: FloatArray, rule: Rule, options: Sequence[Options], *, wanted: int, most: int
+    layer: Layer, options: Sequence[Options], *, wanted: int, most: int
 ) -> tuple[FloatArray, Numbers]:
     """[M + 1] the lowest peak that up to so many moves reach, and [M + 1, N] sets that do.
 
-    heat       [E] at most 62 experts
+    layer      of at most 62 experts
     options    [N]
     wanted     experts that have to be held, as bits
     most       M
     """
-    num_ranks, num_experts = len(options), len(heat)
+    num_ranks, num_experts, rule = len(options), len(layer.heat), layer.rule
     peaks = np.full(most + 1, np.inf)
     rows = np.zeros((most + 1, num_ranks), np.int64)
     call(
         "eplb_try_all",
         (num_ranks, num_experts, most, rule.turn, wanted),
         (
-            np.ascontiguousarray(heat),
+            np.ascontiguousarray(layer.heat),
             np.ascontiguousarray(rule.split),
             np.ascontiguousarray(rule.slowness),
             np.array([rule.fixed]),
@@ -69,3 +106,57 @@ def tried_all(
         ),
     )
     return peaks, rows
+
+
+def descended(layer: Layer, origin: Ranks, aim: Aim) -> list[list[int]]:
+    """Experts of each rank at the lowest peak on the way of steepest descent.
+
+    origin    what moves are counted from, as many experts on each rank
+    """
+    most = UNLIMITED if aim.max_moves is None else aim.max_moves
+    limits, numbers = (most, aim.most_steps), (aim.spread_weight, aim.enough)
+    return _changed("eplb_descend", layer, origin, limits, numbers)
+
+
+def recounted(layer: Layer, *, highest: float, most_moves: int) -> list[list[int]]:
+    """Experts of each rank after replicas for those hotter than `highest`, one move each."""
+    return _changed("eplb_recount", layer, layer.ranks, (most_moves, 0), (0.0, highest))
+
+
+def taken_back(
+    layer: Layer, origin: Ranks, *, limit: float, highest: float, most_pairs: int
+) -> list[list[int]]:
+    """Experts of each rank without the changes since the origin that no peak needs."""
+    numbers, limits = (0.0, limit, highest), (0, most_pairs)
+    return _changed("eplb_take_back", layer, origin, limits, numbers)
+
+
+def _changed(
+    name: str, layer: Layer, origin: Ranks, limits: tuple[int, int], numbers: tuple[float, ...]
+) -> list[list[int]]:
+    num_ranks, num_experts, rule = len(layer.ranks), len(layer.heat), layer.rule
+    row, begin = _flat(layer.ranks)
+    num_slots = len(row)
+    call(
+        name,
+        (num_ranks, num_experts, num_slots, rule.turn, *limits),
+        (
+            np.ascontiguousarray(layer.heat),
+            np.ascontiguousarray(rule.split),
+            np.ascontiguousarray(rule.slowness),
+            np.array((rule.fixed, *numbers)),
+            begin,
+            row,
+            _flat(origin)[0],
+            np.empty(num_experts * (num_ranks + 1) + 3 * num_ranks + num_slots, np.int64),
+            np.empty(2 * num_ranks),
+            np.empty(3 * num_slots, np.int64),
+        ),
+    )
+    return [held.tolist() for held in np.split(row, begin[1:-1])]
+
+
+def _flat(ranks: Ranks) -> tuple[Numbers, Numbers]:
+    """[P] experts rank by rank, and [N + 1] where each rank begins."""
+    begin = np.cumsum([0, *map(len, ranks)], dtype=np.int64)
+    return np.array([expert for held in ranks for expert in held], np.int64), begin

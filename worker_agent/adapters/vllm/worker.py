@@ -12,7 +12,6 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from moe_runtime.vllm import (
-    CannotOwn,
     ExchangeChoice,
     FactoryTaken,
     Options,
@@ -23,9 +22,18 @@ from moe_runtime.vllm import (
     take_factory,
 )
 from worker_agent.adapters.vllm.attachment import Attachment, AttachSeat, Modules, log
+from worker_agent.adapters.vllm.early import check_models_early, require_experts
 from worker_agent.adapters.vllm.identity import VllmConfig
 
-__all__ = ["ExchangeChoice", "Options", "OwnedWorker", "Unowned", "take_factory", "wrap_workers"]
+__all__ = [
+    "ExchangeChoice",
+    "Options",
+    "OwnedWorker",
+    "Unowned",
+    "check_models_early",
+    "take_factory",
+    "wrap_workers",
+]
 
 
 class SchedulerOutput(Protocol):
@@ -58,11 +66,7 @@ class OwnedWorker:
 
         def load_model(*values: object, **keywords: object) -> object:
             config = self.worker.vllm_config
-            if not config.model_config.is_moe:
-                raise CannotOwn(
-                    f"model {config.model_config.model}",
-                    ["it has no MoE layers, so there is nothing to balance"],
-                )
+            require_experts(config, self.taken)
             loaded = original(*values, **keywords)
             if self.taken.declined is not None:
                 log.warning(
