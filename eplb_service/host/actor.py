@@ -108,7 +108,8 @@ class ControllerActor:
 def _is_node_lost() -> bool:
     """Whether Ray has given up the node of this process, and with it this process."""
     here = ray.get_runtime_context().get_node_id()
-    return not any(node["Alive"] and node["NodeID"] == here for node in ray.nodes())
+    nodes = cast("list[dict[str, object]]", ray.nodes())
+    return not any(node["Alive"] and node["NodeID"] == here for node in nodes)
 
 
 def _end_process() -> None:

@@ -1,11 +1,12 @@
 """What the vLLM plugin is told, and what it learns from vLLM itself."""
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import pytest
 from pydantic import ValidationError
 
-from worker_agent.adapters.vllm.identity import Identity, identity_of
+from worker_agent.adapters.vllm.identity import Identity, VllmConfig, identity_of
 from worker_agent.settings.settings import AgentSettings, DeploymentSettings
 from worker_agent.settings.vllm import VllmSettings
 from worker_agent.vllm_plugin import register
@@ -72,9 +73,14 @@ class Config:
     kv_transfer_config: Transfer | None = field(default_factory=Transfer)
 
 
+def identity(config: Config) -> Identity:
+    """Of vLLM's settings as far as they are looked at; its own cannot be made without vLLM."""
+    return identity_of(cast("VllmConfig", config))
+
+
 def test_pools_and_pipeline_stages_are_deployments_of_their_own() -> None:
-    assert identity_of(Config()) == FOUND
-    first = identity_of(Config(parallel_config=Parallel(rank=1), kv_transfer_config=None))
+    assert identity(Config()) == FOUND
+    first = identity(Config(parallel_config=Parallel(rank=1), kv_transfer_config=None))
     assert (first.role, first.stage) == ("serve", 0)
-    named = identity_of(Config(model_config=Model(served_model_name=["prod", "other"])))
+    named = identity(Config(model_config=Model(served_model_name=["prod", "other"])))
     assert named.model == "prod"

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ class Listener:
     told: list[list[list[int]]] = field(default_factory=list[list[list[int]]])
 
     def listen(self) -> None:
-        self.capture_fn = lambda ids: self.told.append(ids.tolist())
+        self.capture_fn = lambda ids: self.told.append(cast("list[list[int]]", ids.tolist()))
 
 
 def test_each_row_of_the_batch_is_told_and_padding_is_expert_zero() -> None:
