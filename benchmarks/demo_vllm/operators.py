@@ -60,5 +60,5 @@ class DeploymentOperator:
 def _is_busy(refused: grpc.RpcError) -> bool:
     assert isinstance(refused, grpc.Call)
     return any(
-        pair.key == CODE and pair.value == BUSY for pair in refused.trailing_metadata() or ()
+        pair.key == CODE and str(pair.value) == BUSY for pair in refused.trailing_metadata() or ()
     )

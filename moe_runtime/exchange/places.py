@@ -11,7 +11,7 @@ from torch import Tensor
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.ids import NOT_SENT, SEVERAL, UNCLAIMED, PhysicalIds
 
-__all__ = ["SortedPairs", "claims", "inverse", "places", "sort_pairs"]
+__all__ = ["SortedPairs", "claims", "inverse", "places", "sort_pairs", "tell"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,13 +49,25 @@ def claims(slots: Tensor, experts: Tensor, num_slots: int) -> Tensor:
 
     UNCLAIMED without pairs, and SEVERAL where pairs disagree, so that it is found out.
     """
-    sent = slots >= 0
-    slots, experts = slots[sent], experts[sent]
-    highest = torch.full((num_slots,), UNCLAIMED, dtype=torch.int64)
-    lowest = torch.full((num_slots,), torch.iinfo(torch.int64).max)
+    # One place more takes what is passed over, so that nothing depends on how many those are.
+    slots = torch.where(slots >= 0, slots, num_slots)
+    highest = slots.new_full((num_slots + 1,), UNCLAIMED)
+    lowest = slots.new_full((num_slots + 1,), torch.iinfo(torch.int64).max)
     highest.scatter_reduce_(0, slots, experts, reduce="amax")
     lowest.scatter_reduce_(0, slots, experts, reduce="amin")
-    return torch.where(lowest < highest, SEVERAL, highest)
+    return torch.where(lowest < highest, SEVERAL, highest)[:num_slots]
+
+
+def tell(slots_TK: Tensor, experts_TK: Tensor, num_slots: int) -> Tensor:
+    """Return int64 [num_slots, 2]: how many pairs each slot gets, and whom it is taken for.
+
+    Pairs with a slot below zero are passed over. No size depends on a value, so no host waits.
+    """
+    slots = slots_TK.reshape(-1)
+    counted = torch.where(slots >= 0, slots, num_slots)
+    counts = slots.new_zeros(num_slots + 1).index_add(0, counted, torch.ones_like(slots))
+    claimed = claims(slots, experts_TK.reshape(-1), num_slots)
+    return torch.stack((counts[:num_slots], claimed), dim=1)
 
 
 def inverse(order_M: Tensor) -> Tensor:
@@ -65,6 +77,6 @@ def inverse(order_M: Tensor) -> Tensor:
 
 def places(order: Tensor, size: int) -> Tensor:
     """Return [size]: where each number stands in the order, -1 for one that is not in it."""
-    found = torch.full((size,), -1, dtype=torch.int64)
-    found[order] = torch.arange(order.numel())
+    found = order.new_full((size,), -1)
+    found[order] = torch.arange(order.numel(), device=order.device)
     return found

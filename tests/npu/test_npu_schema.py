@@ -24,3 +24,17 @@ def test_all_48_mistakes_are_refused_and_right_calls_are_not(beside_torch_npu: R
     assert len(by_rule) == 39
     unseen = [what for what, (torch_npu, ours) in told.items() if ours == "rule" and not torch_npu]
     assert len(unseen) >= 15, "torch_npu itself refuses nearly all: are these still mistakes?"
+
+
+@pytest.mark.parametrize("mode", ["all_gather", "all_to_all", "mc2"])
+def test_the_whole_pipeline_has_the_right_shapes(beside_torch_npu: RunScript, mode: str) -> None:
+    """bf16 and W8A8, on meta tensors and on fake ones."""
+    told = beside_torch_npu("pipeline", mode).splitlines()
+    passed = {line for line in told if line.startswith(mode)}
+    assert passed == {
+        f"{mode} {form} {kind}" for form in ("plain", "int8") for kind in ("meta", "fake")
+    }
+
+
+def test_stand_ins_for_cann_open_no_backend(beside_torch_npu: RunScript) -> None:
+    assert "NPU 0 is wanted and 0 answer" in beside_torch_npu("opening")

@@ -1,0 +1,146 @@
+"""The unmodified Ascend backend on emulated kernels against the CPU backend, on two ranks.
+
+    python -m tests.npu.emulated
+
+Runs beside torch_npu. Prints each comparison with its error, as a share of the result's norm.
+"""
+
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from moe_runtime.backends.coding import FormCoder
+from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_door import NpuDoor
+from moe_runtime.backends.npu_mc2 import Communicator, NpuMc2
+from moe_runtime.contracts.gating import Scoring, SelectorSettings
+from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
+from moe_runtime.contracts.linears import Int8Linear
+from moe_runtime.contracts.rows import RowForm
+from moe_runtime.contracts.stages import Computed, Dispatched, Placed
+from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
+from moe_runtime.contracts.weights import DenseWeights, ExpertWeights, W8A8Weights
+from moe_runtime.exchange.all_gather import AllGatherExchange
+from moe_runtime.exchange.limits import UNLIMITED
+from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
+from moe_runtime.exchange.npu_all_to_all import NpuAllToAllExchange
+from moe_runtime.exchange.npu_mc2 import NpuMc2Exchange
+from moe_runtime.exchange.peers import GroupPeers
+from moe_runtime.experts.activations import SwiGLU
+from moe_runtime.experts.mlp import compute_grouped
+from moe_runtime.layer.passage import Passage, Staged
+from moe_runtime.placement.maps import SlotLayout
+from tests.npu.emulation import register
+from tests.runtime.ranks import run_ranks
+
+C = TypeVar("C")
+
+SLOTS, WIDTH, INNER, K = 3, 64, 24, 2
+ROWS_OF_STEPS = ((5, 3), (4, 0), (0, 1))
+BF16 = 2.0**-8
+BOUND = {RowForm.PLAIN: 6 * BF16, RowForm.INT8: 6 * BF16 + 2 * (2 / 254 + BF16)}
+"""Both sides round to bfloat16 six times between rows and results, half of 2 ** -8 each time;
+int8 rows that were rounded differently may differ by a step of 1 / 127 at most, twice, and scales
+of weights are rounded to bfloat16, twice."""
+
+
+def weights_of(form: RowForm, rank: int) -> ExpertWeights:
+    random = torch.Generator().manual_seed(10 + rank)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=random) / shape[-1] ** 0.5
+
+    w13, w2 = normal(SLOTS, 2 * INNER, WIDTH), normal(SLOTS, WIDTH, INNER)
+    if form is RowForm.PLAIN:
+        return DenseWeights(w13.bfloat16(), w2.bfloat16())
+    stored: list[Int8Linear] = []
+    for w in (w13, w2):
+        scale = w.abs().amax(2) / 127
+        stored.append(Int8Linear(torch.round(w / scale[..., None]).to(torch.int8), scale))
+    return W8A8Weights(*stored)
+
+
+def compare_layers(rank: int, form: RowForm, rows_N: tuple[int, int]) -> dict[str, float]:
+    backend = NpuBackend(NpuDoor(torch.ops.npu, torch.device("cpu")))
+    peers, layout = GroupPeers(), SlotLayout((SLOTS, SLOTS))
+    random = torch.Generator().manual_seed(rank)
+    x = torch.randn((rows_N[rank], WIDTH), generator=random).bfloat16()
+    ids = torch.rand((rows_N[rank], 2 * SLOTS), generator=random).argsort(1)[:, :K]
+    weights_TK = torch.rand((rows_N[rank], K), generator=random)
+    placed = Placed(x, PhysicalIds(ids), LogicalIds(ids), weights_TK)
+    step = Step(StepKind.REAL, Phase.DECODE)
+    view = StepView(rank=rank, rows_N=rows_N, steps_N=(step, step))
+    coder, experts = FormCoder(backend, form), weights_of(form, rank)
+    plain = CpuBackend()
+    reference = AllGatherExchange(peers, layout, plain, FormCoder(plain, form))
+    arrived = reference.dispatch(placed, view)
+    right = reference.combine(
+        compute_grouped(arrived, experts, activation=SwiGLU(), backend=plain)
+    ).x_TZ
+    mc2 = NpuMc2(backend.door, Communicator("emulated", rank, 2), 2 * SLOTS)
+    ways: dict[str, Passage] = {
+        "all_gather": Staged(NpuAllGatherExchange(peers, layout, backend, coder)),
+        "all_to_all": Staged(NpuAllToAllExchange(peers, layout, backend, coder)),
+        "mc2": Staged(NpuMc2Exchange(peers, layout, mc2, form, UNLIMITED)),
+    }
+
+    def compute(given: Dispatched[C]) -> Computed[C]:
+        assert torch.equal(given.counts.counts_S, arrived.counts.counts_S)
+        assert torch.equal(given.received_NS, arrived.received_NS)
+        assert torch.equal(given.claimed_NS, arrived.claimed_NS)
+        return compute_grouped(given, experts, activation=SwiGLU(), backend=backend)
+
+    errors: dict[str, float] = {}
+    for name, way in ways.items():
+        got = way.run(placed, view, compute).x_TZ
+        assert got.shape == right.shape
+        assert bool(got.isfinite().all()), f"{name} read a row that nobody wrote"
+        missed = (got.double() - right.double()).square().sum()
+        size = right.double().square().sum().clamp(min=1e-30)
+        errors[name] = float((missed / size).sqrt())
+    return errors
+
+
+def compare_gating() -> None:
+    backend, reference = NpuBackend(NpuDoor(torch.ops.npu, torch.device("cpu"))), CpuBackend()
+    logits = torch.randn((37, 32), generator=torch.Generator().manual_seed(3))
+    correction = torch.linspace(-0.3, 0.3, 32)
+    for scoring in (Scoring.SOFTMAX, Scoring.SIGMOID):
+        for renormalise in (True,) if scoring is Scoring.SIGMOID else (True, False):
+            for groups, kept in ((1, 1), (4, 2)):
+                for bias in (None, correction):
+                    settings = SelectorSettings(
+                        num_experts=32,
+                        top_k=4,
+                        scoring=scoring,
+                        renormalise=renormalise,
+                        factor=2.5,
+                        num_groups=groups,
+                        kept_groups=kept,
+                    )
+                    got = backend.gate(logits, settings, bias)
+                    right = reference.gate(logits, settings, bias)
+                    assert torch.equal(got.experts.ids_TK, right.experts.ids_TK), settings
+                    torch.testing.assert_close(got.weights_TK, right.weights_TK, rtol=1e-5, atol=0)
+
+
+def work(rank: int, _: object) -> list[str]:
+    import torch_npu  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
+
+    kept = register()
+    compare_gating()
+    lines: list[str] = []
+    for form in (RowForm.PLAIN, RowForm.INT8):
+        for rows_N in ROWS_OF_STEPS:
+            for way, error in compare_layers(rank, form, rows_N).items():
+                assert error <= BOUND[form], f"{way} {form} {rows_N}: {error} over {BOUND[form]}"
+                lines.append(f"{way} {form.value} {rows_N} rank {rank}: {error:.4f}")
+    del kept
+    return lines
+
+
+if __name__ == "__main__":
+    for said in run_ranks(work, None, num_ranks=2, deadline_s=90):
+        print("\n".join(said))  # noqa: T201

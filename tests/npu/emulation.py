@@ -1,0 +1,166 @@
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportPrivateUsage=false
+# Off in this file only: kernels get what the dispatcher gives them.
+"""CPU kernels under torch_npu's own schemas: an emulation of the operators, not the operators.
+
+Written from the texts that the wheel carries; dispatch and combine, which have none there, from
+what their shape functions tell. What a text leaves undefined is NaN (100 in int8), so that reading
+it shows; what it calls unsupported is refused. A kernel of the device may do otherwise.
+
+Axes    T, B rows   K experts per row   E, S groups   Z width   M rows sorted by group
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+__all__ = ["register"]
+
+_UNDEFINED = 100
+_ENTRIES = 3
+"""Numbers of assist information that a row uses here: rank, row and place of its pair."""
+
+
+def undefined(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, torch.nan if dtype.is_floating_point else _UNDEFINED, dtype=dtype)
+
+
+def gating_top_k(x: Tensor, k: int, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    assert given["renorm"] == 0, "the text takes 0 only"
+    scores = x.float().sigmoid() if given["norm_type"] == 1 else x.float().softmax(1)
+    judged = scores if given["bias"] is None else scores + given["bias"].float()
+    groups, kept = given["group_count"], given["k_group"]
+    if groups > 1:
+        by_group = judged.view(judged.shape[0], groups, -1)
+        best = by_group.topk(2 if given["group_select_mode"] else 1, dim=2).values.sum(2)
+        left_out = torch.ones_like(best).scatter_(1, best.topk(kept, dim=1).indices, 0).bool()
+        judged = by_group.masked_fill(left_out[:, :, None], -torch.inf).flatten(1)
+    ids = judged.topk(k, dim=1).indices
+    weights = scores.gather(1, ids)
+    if given["norm_type"] == 1:
+        weights = weights / (weights.sum(1, keepdim=True) + given["eps"])
+    weights = weights * given["routed_scaling_factor"]
+    return weights.to(x.dtype), ids.int(), undefined(*x.shape, dtype=torch.float32)
+
+
+def init_routing(x: Tensor, expert_idx: Tensor, **given: Any) -> tuple[Tensor, ...]:
+    assert given["quant_mode"] == -1
+    first, end = given["active_expert_range"]
+    ids, k = expert_idx.reshape(-1).long(), expert_idx.shape[1]
+    assert bool((ids < given["expert_num"]).all()), "an id beyond the experts is undefined"
+    active = torch.nonzero((ids >= first) & (ids < end)).reshape(-1)
+    order = active[torch.sort(ids[active], stable=True).indices]
+    rows = undefined(ids.numel(), x.shape[1], dtype=x.dtype)
+    rows[: order.numel()] = x[order // k]
+    index = torch.full((ids.numel(),), -1, dtype=torch.int32)
+    index[order] = torch.arange(order.numel(), dtype=torch.int32)
+    scales = undefined(ids.numel(), dtype=torch.float32)
+    if given["scale"] is not None:
+        scales[: order.numel()] = given["scale"][order // k]
+    return rows, index, torch.bincount(ids[active] - first, minlength=end - first), scales
+
+
+def dynamic_quant(**given: Any) -> tuple[Tensor, Tensor]:
+    wide = given["input"].float()
+    scale = wide.abs().amax(-1) / 127
+    q = torch.round(wide / torch.where(scale == 0, 1, scale)[..., None]).clamp(-128, 127)
+    return q.to(torch.int8), scale
+
+
+def grouped_matmul(x: list[Tensor], weight: list[Tensor], **given: Any) -> list[Tensor]:
+    assert given["group_list_type"] == 0
+    dtypes = {6: torch.float32, 15: torch.bfloat16, 5: torch.float16}
+    # The schema's int is a number of a type, which the dispatcher makes of a torch.dtype.
+    out = undefined(x[0].shape[0], weight[0].shape[2], dtype=dtypes[given["output_dtype"]])
+    start = 0
+    for group, end in enumerate(given["group_list"].tolist()):
+        product = x[0][start:end].double() @ weight[0][group].double()
+        if given["scale"]:
+            product = product * given["scale"][0][group].double()
+            product = product * given["per_token_scale"][0][start:end, None].double()
+        out[start:end] = product.to(out.dtype)
+        start = end
+    return [out]
+
+
+def token_unpermute(**given: Any) -> Tensor:
+    rows, index, probs = given["permuted_tokens"], given["sorted_indices"], given["probs"]
+    assert not given["padded_mode"]
+    assert index.unique().numel() == index.numel(), "the text takes each row once"
+    of_pairs = rows[index.long()].float().view(*probs.shape, rows.shape[1])
+    return (of_pairs * probs.float()[..., None]).sum(1).to(rows.dtype)
+
+
+def gathered(rows: Tensor) -> Tensor:
+    """Rows of all ranks, as many of each: [N, B, ...]."""
+    out = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+    dist.all_gather(out, rows.contiguous())
+    return torch.stack(out)
+
+
+def dispatch(x: Tensor, expert_ids: Tensor, **given: Any) -> tuple[Tensor, ...]:
+    ranks, rank, num_slots = (given[n] for n in ("ep_world_size", "ep_rank_id", "moe_expert_num"))
+    of_rank = num_slots // ranks
+    q, scale = dynamic_quant(input=x) if given["quant_mode"] == 2 else (x, torch.zeros(x.shape[0]))
+    rows, scales, ids = gathered(q), gathered(scale), gathered(expert_ids)
+    active = gathered(given["x_active_mask"].to(torch.int32))
+    most = x.shape[0] * ranks * min(of_rank, expert_ids.shape[1])
+    out, out_scales = undefined(most, x.shape[1], dtype=q.dtype), undefined(most, dtype=torch.float)
+    assist = torch.full((max(expert_ids.numel(), most * 128),), -1, dtype=torch.int32)
+    counts: list[int] = []
+    taken = 0
+    for slot in range(rank * of_rank, (rank + 1) * of_rank):
+        pairs = torch.nonzero((ids == slot) & (active[:, :, None] == 1)).int()
+        for source, row, place in pairs.tolist():
+            out[taken], out_scales[taken] = rows[source, row], scales[source, row]
+            entry = torch.tensor([source, row, place], dtype=torch.int32)
+            assist[taken * _ENTRIES : (taken + 1) * _ENTRIES] = entry
+            taken += 1
+        counts.append(len(pairs))
+    nothing = torch.zeros(num_slots, dtype=torch.int32)
+    return out, out_scales, assist, torch.tensor(counts), nothing, nothing[:1], torch.zeros(0)
+
+
+def combine(expand_x: Tensor, expert_scales: Tensor, **given: Any) -> Tensor:
+    rows, weights, rank = expand_x, expert_scales, given["ep_rank_id"]
+    assist = given["assist_info_for_combine"]
+    every_row, every_assist = gathered(rows), gathered(assist)
+    out = torch.zeros(weights.shape[0], rows.shape[1])
+    for source_rows, told in zip(every_row, every_assist, strict=True):
+        for at, (owner, row, place) in enumerate(
+            told[: rows.shape[0] * _ENTRIES].view(-1, 3).tolist()
+        ):
+            if owner == rank:
+                out[row] += weights[row, place] * source_rows[at].float()
+    return out.to(rows.dtype)
+
+
+def whole(operator: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a kernel all arguments by name: the dispatcher leaves out what equals a default."""
+    schema = getattr(torch.ops.npu, operator).default._schema
+    defaults = {a.name: a.default_value for a in schema.arguments}
+
+    def run(*given: Any, **named: Any) -> Any:
+        return kernel(**{**defaults, **dict(zip(defaults, given, strict=False)), **named})
+
+    return run
+
+
+def register() -> torch.library.Library:
+    """Register the kernels for CPU tensors; they stay as long as what is returned is kept."""
+    library = torch.library.Library("npu", "IMPL", "CPU")
+    kernels: dict[str, Callable[..., Any]] = {
+        "npu_moe_gating_top_k": gating_top_k,
+        "npu_moe_init_routing_v2": init_routing,
+        "npu_dynamic_quant": dynamic_quant,
+        "npu_grouped_matmul": grouped_matmul,
+        "npu_moe_token_unpermute": token_unpermute,
+        "npu_moe_distribute_dispatch_v2": dispatch,
+        "npu_moe_distribute_combine_v2": combine,
+    }
+    for operator, kernel in kernels.items():
+        library.impl(operator, whole(operator, kernel))
+    return library
