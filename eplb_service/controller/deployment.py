@@ -22,7 +22,7 @@ from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Origin, Plan
 from eplb_service.domain.shares import Ownership
 from eplb_service.gates.thrash import after_wave, none_held
-from eplb_service.gates.trial import PROMISES_KEPT, Trial
+from eplb_service.gates.trial import PROMISES_KEPT, Pace, Trial
 from eplb_service.load.forecast import Forecast
 from eplb_service.load.group import Group
 from eplb_service.load.tally import ReportTally
@@ -102,8 +102,8 @@ class Deployment:
         """Share of its promise that each plan judged last has kept."""
         self.rolling_back = ""
         """Id of the last plan that took another one back."""
-        self.pace_before = (0.0, 0.0)
-        """Seconds and tokens of a step before the last plan started."""
+        self.paces: tuple[Pace, ...] = ()
+        """Of the last windows that were looked at while no plan ran; they share no step."""
         self.held_back = none_held(0)
         self.shares = ShareStand(spent)
         self.foresight: Foresight | None = None
@@ -216,10 +216,9 @@ def on_trial(deployment: Deployment, plan: Plan, old: Placement) -> OnTrial:
     """Put a plan on trial that has just changed what is served."""
     before, after = plan.price.imbalance_before, plan.price.imbalance_after
     is_rollback = plan.plan_id == deployment.rolling_back
-    step_s, tokens = deployment.pace_before
     promised = mean_with_data(before) - mean_with_data(after)
     return OnTrial(
-        Trial(plan.plan_id, promised, step_s, tokens, is_rollback),
+        Trial(plan.plan_id, promised, deployment.paces, is_rollback),
         old,
         deployment.driver.state.serving.wave.epoch,
         may_roll_back=plan.origin is Origin.AUTOMATIC and not is_rollback,

@@ -26,6 +26,7 @@ from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
+from eplb_service.gates.trial import PACES_KNOWN, Pace
 from eplb_service.load.window import LoadWindow
 
 STALL_PER_PLAN_S = 0.001
@@ -56,6 +57,7 @@ class Drawer:
         Raises NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken and whatever
         planning.draft refuses a target with.
         """
+        note_pace(deployment)
         task = task_of(deployment, draw)
         if isinstance(draw.goal, ByPolicy):
             task = replace(task, heat=expected(deployment, task.heat))
@@ -113,10 +115,7 @@ class Drawer:
         if found is not None:
             raise found
         deployment.book.keep(kept)
-        window = measured_window(deployment)
-        if window is not None and window.num_steps:
-            per_step = float(window.tokens.sum()) / window.num_steps
-            deployment.pace_before = window.step_seconds, per_step
+        note_pace(deployment)
         wall_s = self._registry.tools.clock.wall_s()
         await deployment.driver.ask(RunAsked(kept.plan, kept.verdict.num_waves, wall_s))
 
@@ -190,3 +189,18 @@ def _sources(
     if window is None or len(window.tokens) != num_ranks:
         return np.zeros(num_ranks)
     return window.tokens.astype(np.float64)
+
+
+def note_pace(deployment: Deployment) -> None:
+    """Remember how long steps take now, from windows that share no step with one another."""
+    window = measured_window(deployment)
+    if window is None or not window.num_steps:
+        return
+    known = deployment.paces
+    if known and window.last_step < known[-1].last_step:
+        known = ()  # the group began anew
+    if known and window.first_step < known[-1].last_step:
+        return
+    per_step = float(window.tokens.sum()) / window.num_steps
+    fresh = Pace(window.last_step, window.step_seconds, per_step)
+    deployment.paces = (*known, fresh)[-PACES_KNOWN:]

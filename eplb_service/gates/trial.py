@@ -12,6 +12,10 @@ SAME_TOKENS = 0.1
 """Of tokens per step; beyond it step times say nothing of a placement."""
 PROMISES_KEPT = 8
 """Plans whose outcome is remembered."""
+PACES_KNOWN = 8
+"""Windows before a plan whose step times are remembered."""
+FEWEST_PACES = 3
+"""Windows without which the length of a step has no known spread, and convicts nobody."""
 
 
 class Ruling(StrEnum):
@@ -23,15 +27,23 @@ class Ruling(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a step took in one window."""
+
+    last_step: int
+    step_s: float
+    tokens_per_step: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """What stood before a plan, and what it promised."""
 
     plan_id: str
     promised: float
     """Drop of the mean imbalance that the plan promised."""
-    step_s: float
-    """Mean length of a step before it; 0 where none was measured."""
-    tokens_per_step: float
+    paces: tuple[Pace, ...]
+    """Of the windows before it, which share no step; oldest first."""
     is_rollback: bool
 
 
@@ -64,21 +76,20 @@ def judge_trial(trial: Trial, after: Aftermath, *, margin: float) -> Judgement:
 
     margin    share by which imbalance or step time must have grown to count as worse
 
-    >>> trial = Trial("a1", promised=0.5, step_s=0.04, tokens_per_step=100.0, is_rollback=False)
+    >>> trial = Trial("a1", promised=0.5, paces=(), is_rollback=False)
     >>> judge_trial(trial, Aftermath(1.6, 1.1, 0.02, 0.04, 100.0), margin=0.05).ruling.value
     'better'
     >>> judge_trial(trial, Aftermath(1.1, 1.3, 0.02, 0.04, 100.0), margin=0.05).ruling.value
     'worse'
     """
     won = after.imbalance_old - after.imbalance_new
-    is_comparable = _is_same(trial.tokens_per_step, after.tokens_per_step)
-    slower = after.step_s / trial.step_s - 1.0 if trial.step_s and is_comparable else 0.0
+    slower, spread = _slower(trial.paces, after)
     text = (
         f"imbalance {after.imbalance_new:.3f} measured, {after.imbalance_old:.3f} on the placement "
-        f"before under the same load, steps {slower:+.1%}; promised was a drop of "
+        f"before under the same load, steps {slower:+.1%} (+-{spread:.1%}); promised was a drop of "
         f"{trial.promised:.3f}"
     )
-    if -won > after.noise + margin * after.imbalance_old or slower > margin:
+    if -won > after.noise + margin * after.imbalance_old or slower > margin + spread:
         ruling = Ruling.WORSE
     elif won > after.noise:
         ruling = Ruling.BETTER
@@ -98,6 +109,18 @@ def trust(kept: tuple[float, ...]) -> float:
     """
     known = [share for share in kept[-PROMISES_KEPT:] if not isnan(share)]
     return (1.0 + sum(known)) / (1 + len(known))
+
+
+def _slower(paces: tuple[Pace, ...], after: Aftermath) -> tuple[float, float]:
+    """By which share steps are longer than before, and how far apart they were before.
+
+    Only windows with about as many tokens a step say anything; of too few, nothing is said.
+    """
+    alike = sorted(p.step_s for p in paces if _is_same(p.tokens_per_step, after.tokens_per_step))
+    if len(alike) < FEWEST_PACES or not alike[0] > 0:
+        return 0.0, 0.0
+    usual = alike[len(alike) // 2]
+    return after.step_s / usual - 1.0, (alike[-1] - alike[0]) / usual
 
 
 def _is_same(before: float, after: float) -> bool:

@@ -26,7 +26,7 @@ SETTINGS = Settings(
 
 def on_trial(deployment: Deployment, *, promised: float = 0.5, may_roll_back: bool = True) -> None:
     """Put the deployment where an automatic plan has just gone from GOOD to what is served."""
-    trial = Trial("feed", promised, step_s=0.04, tokens_per_step=0.0, is_rollback=False)
+    trial = Trial("feed", promised, paces=(), is_rollback=False)
     epoch = deployment.driver.state.serving.wave.epoch
     deployment.trial = OnTrial(trial, GOOD, epoch, may_roll_back=may_roll_back)
 

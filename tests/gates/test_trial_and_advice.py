@@ -6,9 +6,10 @@ from math import inf, nan
 import pytest
 
 from eplb_service.gates.advice import Advice, Prospects, advise
-from eplb_service.gates.trial import Aftermath, Ruling, Trial, judge_trial, trust
+from eplb_service.gates.trial import Aftermath, Pace, Ruling, Trial, judge_trial, trust
 
-TRIAL = Trial("a1", promised=0.4, step_s=0.04, tokens_per_step=100.0, is_rollback=False)
+CALM = tuple(Pace(at, 0.04, 100.0) for at in (100, 200, 300))
+TRIAL = Trial("a1", promised=0.4, paces=CALM, is_rollback=False)
 GOOD = Prospects("", 1.5, 1.0, 0.02, step_s=0.04, expert_s=0.012, stall_s=0.4, horizon_s=600.0)
 
 
@@ -30,6 +31,15 @@ def test_a_plan_is_judged_by_the_load_that_came_after_it(
     found = judge_trial(TRIAL, after, margin=0.05)
     assert found.ruling is ruling
     assert f"{new:.3f} measured" in found.text
+
+
+def test_steps_that_were_never_even_convict_no_plan() -> None:
+    """A busy machine: before the plan steps took 36 to 46 ms, after it 46."""
+    after = Aftermath(1.5, 1.1, 0.02, 0.046, 100.0)
+    rough = tuple(Pace(100 * at, step_s, 100.0) for at, step_s in enumerate((0.036, 0.04, 0.046)))
+    assert judge_trial(TRIAL, after, margin=0.05).ruling is Ruling.WORSE
+    assert judge_trial(replace(TRIAL, paces=rough), after, margin=0.05).ruling is Ruling.BETTER
+    assert judge_trial(replace(TRIAL, paces=CALM[:2]), after, margin=0.05).ruling is Ruling.BETTER
 
 
 def test_load_that_moved_on_is_not_held_against_a_plan() -> None:
