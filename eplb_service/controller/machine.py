@@ -149,7 +149,10 @@ def _greeted(state: DeploymentState, hello: Hello) -> Step:
     flight = state.flight
     if flight and flight.wave.incarnation == membership.incarnation:
         state, more = fly(state, Greeted(hello.profile.rank, hello.status))
-        return state, (*effects, *more)
+        effects = (*effects, *more)
+        if state.flight:
+            return state, effects
+        # The wave that this greeting ended was all that kept the ranks from being believed.
     if not membership.is_complete:
         return state, effects
     state, more = _all_greeted(state, hello)

@@ -160,8 +160,12 @@ class MachineDesk:
                 self._store.see_incarnation(generation, membership.incarnation)
             case SpendEpoch(record):
                 written = wave_record(record)
-                self._store.spend(generation, written)
-                self._on_spent(written)
+                try:
+                    self._store.spend(generation, written)
+                finally:
+                    # A write may be done and its answer lost: whoever leads next goes on with it.
+                    if self._store.records.get(record.wave.epoch) is written:
+                        self._on_spent(written)
                 return EpochSpent(record.wave.epoch)
             case RecordPhase(end):
                 self._store.write(generation, end.epoch, end.phase)

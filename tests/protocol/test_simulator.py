@@ -31,6 +31,12 @@ def test_a_few_seeds_hold_every_invariant_and_converge(first: int) -> None:
     run(range(first, first + 5))
 
 
+@pytest.mark.parametrize("seed", [20169, 30203])
+def test_seeds_that_once_failed_hold(seed: int) -> None:
+    """A wave that the last greeting ended hid what ranks serve; a lost answer hid a made epoch."""
+    run(range(seed, seed + 1))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(NUM_FAST, NUM_SEEDS, 88))
 def test_five_hundred_seeds_hold_every_invariant_and_converge(first: int) -> None:
