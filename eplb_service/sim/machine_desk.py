@@ -153,19 +153,21 @@ class MachineDesk:
         self.state, effects = step(self.state, event)
         return effects
 
+    def _spend(self, written: WaveRecord) -> None:
+        try:
+            self._store.spend(self._generation, written)
+        finally:
+            # A write may be done and its answer lost: whoever leads next goes on with it.
+            if self._store.records.get(written.wave.epoch) is written:
+                self._on_spent(written)
+
     def _do(self, effect: Effect) -> Event | None:
         generation = self._generation
         match effect:
             case Register(membership, _):
                 self._store.see_incarnation(generation, membership.incarnation)
             case SpendEpoch(record):
-                written = wave_record(record)
-                try:
-                    self._store.spend(generation, written)
-                finally:
-                    # A write may be done and its answer lost: whoever leads next goes on with it.
-                    if self._store.records.get(record.wave.epoch) is written:
-                        self._on_spent(written)
+                self._spend(wave_record(record))
                 return EpochSpent(record.wave.epoch)
             case RecordPhase(end):
                 self._store.write(generation, end.epoch, end.phase)
