@@ -56,10 +56,12 @@ def plant(name: str) -> ByPolicy:
     return ByPolicy(name, None, seed=0, is_forced=True)
 
 
-def _suited(name: str, request: PolicyRequest, *, is_forced: bool = False) -> tuple[Listed, str]:
+def _suited(
+    name: str, request: PolicyRequest, *, is_forced: bool = False, sets_shares: bool = True
+) -> tuple[Listed, str]:
     if name in PLANTED:
         return PLANTED[name], ""
-    return suited(name, request, is_forced=is_forced)
+    return suited(name, request, is_forced=is_forced, sets_shares=sets_shares)
 
 
 def hot_task(policy: str = "packing") -> PlanningInput:
