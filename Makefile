@@ -12,6 +12,7 @@ STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
 NPU_WHEEL := build/torch-npu-2.13.0
+GRAFANA := build/grafana
 KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
 
 DEMO_MODULE  := benchmarks.demo.main
@@ -27,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm demo-vllm \
-        bench-placement fuzz gen cli-docs proto-baseline clean chart-tools chart-schema deps-kube test-kube
+        bench-placement fuzz gen cli-docs proto-baseline clean chart-tools grafana-packages chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -154,11 +155,24 @@ unit: $(STAMP) chart-tools
 	$(PY) -m pytest -q -m "not ($(HEAVY))" $(ARGS)
 
 # Pytest ends with 5 when it found no test at all; that is a failure here, and says so.
-test: tools static chart-tools npu-wheel
+test: tools static chart-tools npu-wheel grafana-packages
 	@echo "== all tests"
 	$(ALONE) $(PY) -m pytest -q -m "not ($(HARDWARE))" $(ARGS) || { code=$$?; \
 	    [ $$code -ne 5 ] || echo "no test was found: tests/ or the selection is broken" >&2; \
 	    exit $$code; }
+
+# Before the tests, which run where there is no network. package.json is copied last: it says done.
+$(GRAFANA)/package.json: tests/observe/grafana/package.json
+	@echo "== fetch Grafana's packages"
+	mkdir -p $(GRAFANA)/new
+	cp $< $(GRAFANA)/new/
+	cd $(GRAFANA)/new && npm install --no-audit --no-fund --no-package-lock --ignore-scripts \
+	    --loglevel=error
+	rm -rf $(GRAFANA)/node_modules
+	mv $(GRAFANA)/new/node_modules $(GRAFANA)/
+	cp $< $@
+
+grafana-packages: tools $(GRAFANA)/package.json
 
 # Beside the environment, never in it: installed there, it breaks `import torch` without CANN.
 $(NPU_WHEEL)/.up-to-date: requirements/npu-schema.txt | $(STAMP)

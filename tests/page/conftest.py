@@ -35,8 +35,9 @@ def name() -> str:
     return "tiny/a/serve/0/ep0"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
+    """One browser for a module: while it lives, its event loop runs, and asyncio tests could not."""
     chromium = which("chromium")
     assert chromium, "chromium is missing; make deps installs it"
     with sync_playwright() as playwright:
