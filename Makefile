@@ -20,14 +20,14 @@ BENCH_MODULE := benchmarks.run
 PLACEMENT_MODULE := benchmarks.placement
 
 # What the fast gate leaves out, and what no machine without the hardware or the engine can run.
-HARDWARE := npu_hardware or vllm or matrix
+HARDWARE := npu_hardware or vllm or matrix or cluster
 HEAVY    := ray or processes or slow or npu_schema or npu_emulated or $(HARDWARE)
 
 export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
-        test-vllm demo-vllm \
+        test-vllm test-cluster demo-vllm \
         bench-placement fuzz gen cli-docs proto-baseline clean chart-tools grafana-packages chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -41,6 +41,7 @@ help:
 	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
 	@echo "make npu-wheel       torch-npu beside the environment, for the tests of the Ascend calls"
 	@echo "make test-npu        on a machine with NPUs, in its own environment (PYTHON=...); writes a report"
+	@echo "make test-cluster    the chart's keeper on three Ray nodes of this machine, ten minutes"
 	@echo "make bench           measure; prints figures and writes build/bench-*.json"
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
@@ -160,6 +161,10 @@ test: tools static chart-tools npu-wheel grafana-packages
 	$(ALONE) $(PY) -m pytest -q -m "not ($(HARDWARE))" $(ARGS) || { code=$$?; \
 	    [ $$code -ne 5 ] || echo "no test was found: tests/ or the selection is broken" >&2; \
 	    exit $$code; }
+
+test-cluster: tools chart-tools $(STAMP)
+	@echo "== tests on three Ray nodes"
+	$(PY) -m pytest -q -m cluster tests/deploy $(ARGS)
 
 # Before the tests, which run where there is no network. package.json is copied last: it says done.
 $(GRAFANA)/package.json: tests/observe/grafana/package.json

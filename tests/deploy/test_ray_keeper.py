@@ -14,6 +14,7 @@ from tests.architecture.sources import ROOT
 from tests.deploy.helm import containers, named, render
 
 pytestmark = [
+    pytest.mark.cluster,
     pytest.mark.ray,
     pytest.mark.processes,
     pytest.mark.slow,
@@ -43,7 +44,9 @@ def seen() -> Iterator[Mapping[str, object]]:
         )
         logs = "\n".join(p.read_text(errors="replace")[-3000:] for p in Path(folder).glob("*.log"))
         assert done.returncode == 0, done.stdout + done.stderr[-6000:] + logs
-        yield json.loads(done.stdout.splitlines()[-1])
+        told = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        assert told, f"the walk told nothing: {done.stdout[-2000:]}{done.stderr[-6000:]}{logs}"
+        yield json.loads(told[-1])
 
 
 def test_every_misfortune_brings_the_next_generation(seen: Mapping[str, object]) -> None:
