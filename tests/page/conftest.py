@@ -37,7 +37,7 @@ def name() -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Generator[Browser]:
-    """One browser for a module: while it lives, its event loop runs, and asyncio tests could not."""
+    """One browser for a module: its event loop runs while it lives, and asyncio tests could not."""
     chromium = which("chromium")
     assert chromium, "chromium is missing; make deps installs it"
     with sync_playwright() as playwright:
