@@ -107,7 +107,7 @@ async def _run_until_stopped(settings: Settings) -> int:
 
 def _up(args: argparse.Namespace) -> int:
     # Only the commands that need Ray wait for its import.
-    from eplb_service.host import ray_cluster  # noqa: PLC0415
+    from eplb_service.host import ray_cluster  # noqa: PLC0415 -- Ray only where asked for
 
     settings = load_settings(args.config)
     is_local = args.address == ray_cluster.LOCAL
@@ -146,7 +146,7 @@ def _keep(settings: Settings, place: "Place", *, wait_s: float) -> int:
     Once fenced it stands aside and does not end: a supervisor would start it anew, and the
     two controllers would fence each other in turn.
     """
-    from eplb_service.host.keeper import Keeper  # noqa: PLC0415
+    from eplb_service.host.keeper import Keeper  # noqa: PLC0415 -- as for Ray
 
     log_events()
     _interrupt_by(signal.SIGTERM)
@@ -169,7 +169,7 @@ def _interrupt_by(number: signal.Signals) -> None:
 
 
 def _down(args: argparse.Namespace) -> int:
-    from eplb_service.host import ray_cluster  # noqa: PLC0415
+    from eplb_service.host import ray_cluster  # noqa: PLC0415 -- Ray only where asked for
 
     ray_cluster.connect(args.address, args.namespace)
     if ray_cluster.end(ray_cluster.Place(args.name, args.namespace)):

@@ -34,7 +34,7 @@ def open_store(url: str, *, deadline_s: float = 5.0) -> "SqliteStore | RedisStor
             return SqliteStore(Path(path), deadline_s=deadline_s)
         case "redis" | "rediss" if parts.hostname:
             # The client is loaded where it is needed, and nowhere else.
-            from eplb_service.store.redis_store import RedisStore  # noqa: PLC0415
+            from eplb_service.store.redis_store import RedisStore  # noqa: PLC0415 -- only for its URLs
 
             return RedisStore(url, deadline_s=deadline_s)
         case _:
