@@ -14,6 +14,7 @@ ALONE := deploy/lo-only
 NPU_WHEEL := build/torch-npu-2.13.0
 GRAFANA := build/grafana
 KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
+BUILT   := $(wildcard eplb_service/policies/kernels/_loops*.so)
 
 DEMO_MODULE  := benchmarks.demo.main
 BENCH_MODULE := benchmarks.run
@@ -57,6 +58,11 @@ help:
 	@echo "make clean           remove what these commands made, .venv too"
 
 # --- set-up -------------------------------------------------------------------------------------
+
+# What was built lies beside its source: a fresh checkout around an older $(VENV) lacks it.
+ifeq ($(BUILT),)
+.PHONY: $(STAMP)
+endif
 
 $(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml $(KERNELS)
 	@echo "== set up $(VENV)"

@@ -128,7 +128,12 @@ async def _carry(
 async def _write(outbox: BoundedOutbox, context: Stream) -> None:
     """Send word after word."""
     while True:
-        await context.write(encode_down(await outbox.next()))
+        word = encode_down(await outbox.next())
+        try:
+            await context.write(word)
+        except grpc.aio.InternalError as error:
+            # gRPC ends a write that waits for the rank before it cancels this call.
+            raise StreamClosed("the rank left while a word was on its way") from error
 
 
 async def _watch(outbox: BoundedOutbox) -> None:

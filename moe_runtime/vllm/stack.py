@@ -66,8 +66,7 @@ class Ranks:
     def own_rows(self, num_rows: int) -> list[int]:
         """Return how many of the shared rows each sharing rank takes.
 
-        >>> from moe_runtime.contracts.weights import ExpertWeights
-        from moe_runtime.exchange.peers import Alone
+        >>> from moe_runtime.exchange.peers import Alone
         >>> Ranks(Alone(), Alone(), is_replicated=False).own_rows(7)
         [7]
         """

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 
 import grpc
 import grpc.aio
@@ -134,6 +135,25 @@ async def test_ranks_that_leave_at_any_moment_leave_no_failure_behind(
         for _ in range(turns):
             await asyncio.sleep(0)
         rank.call.cancel()
+        async with asyncio.timeout(5):
+            await link.is_closed.wait()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_ranks_that_leave_while_a_word_waits_leave_no_failure_behind(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Now and then gRPC ends the write before it tells the server that the stream is over."""
+    for turn in range(100):
+        rank = RankClient(served.channel)
+        await rank.greet()
+        link = served.ranks.links[-1]
+        for _ in range(5):
+            link.outbox.send(words.a_large_welcome())
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        rank.call.cancel()
+        time.sleep(0.01 * (turn % 2))  # noqa: ASYNC251  # both events reach the loop at once
         async with asyncio.timeout(5):
             await link.is_closed.wait()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
