@@ -139,6 +139,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     ),
     "F30 layer numbering": (
         "tests/cases/test_map_cases.py::test_f30_all_numberings_of_layers_give_the_same_placement",
+        "tests/cli/test_map_formats.py::"
+        "test_f30_however_layers_are_numbered_the_placement_is_the_same",
     ),
     "F34 every tensor of an expert travels": (
         "tests/runtime/test_formats_move.py::"
@@ -194,6 +196,10 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F48 one definition of balance": (
         "tests/cases/test_planning_cases.py::test_f48_one_definition_of_balance",
     ),
+    "F49 cardinality": (
+        "tests/controller/test_gauges.py::"
+        "test_series_are_bounded_by_layers_and_ranks_whatever_the_experts",
+    ),
     "F50 several models": (
         "tests/cases/test_load_cases.py::"
         "test_f50_a_report_changes_only_the_deployment_that_it_is_for",
@@ -238,12 +244,25 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F58 long-lived streams": (
         "tests/server/test_server_life.py::test_f58_pings_within_the_limit_keep_an_idle_stream",
     ),
+    "F61 upgrade without spare NPUs": (
+        "tests/deploy/test_upgrades_touch_no_serving_pod.py::"
+        "test_the_diff_of_an_upgrade_holds_nothing_of_serving",
+        "tests/deploy/kube_walk.py::test_install_upgrade_rollback_uninstall",
+    ),
+    "F62 health while moving": (
+        "tests/cases/test_operation_cases.py::"
+        "test_f62_health_is_serving_before_while_and_after_experts_move",
+    ),
     "F64 the same plan every time": (
         "tests/cases/test_planning_cases.py::test_f64_equal_heat_gives_equal_plans",
         "tests/policies/test_conformance.py::test_processes_with_other_hash_seeds_draw_the_same",
     ),
     "F65 folding keeps the total": (
         "tests/cases/test_load_cases.py::test_f65_folding_replicas_keeps_the_total",
+    ),
+    "F69 take out a chosen rank": (
+        "tests/controller/test_draining.py::"
+        "test_a_drained_rank_is_emptied_and_what_only_it_held_is_copied_first",
     ),
     "F70 change little, worst first": (
         "tests/cases/test_planning_cases.py::test_f70_change_little_and_the_worst_layer_first",
@@ -261,7 +280,6 @@ OPERATION = "For the people who run it: deploy, see, decide, act"
 TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
     "F18 the failure names its peer, and no retry goes toward it": TRUST,
-    "F30 maps of other engines": OPERATION,
     "F39 loading checkpoints into replica slots of vLLM": "Inside real vLLM",
     "F55 seconds that a plan will take, by layer": OPERATION,
     "F57 head of a Ray cluster lost": TRUST,
@@ -270,8 +288,8 @@ ELSEWHERE: dict[str, str] = {
 """What of a family needs another issue's work, with that issue's subject."""
 
 FAMILIES = (
-    *(*range(1, 31), *range(34, 37), 38, 39, *range(43, 49), *range(50, 59), 68),
-    *(64, 65, 70, 71),
+    *(*range(1, 31), *range(34, 37), 38, 39, *range(43, 59), 68),
+    *(61, 62, 64, 65, 69, 70, 71),
 )
 
 
