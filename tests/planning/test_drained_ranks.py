@@ -51,9 +51,7 @@ def test_a_dead_rank_is_never_a_source() -> None:
 def test_an_expert_that_only_a_dead_rank_held_is_named() -> None:
     moved = layers_of([[0, 1], [2, 5], [4, 3], [-1, -1]], num_experts=6)
     alone = layers_of([[0, 1], [2, 0], [4, 3], [5, 2]], num_experts=6)
-    with pytest.raises(
-        InvalidPlacement, match=r"expert 5, .* except on ranks \[3\], .* dead"
-    ):
+    with pytest.raises(InvalidPlacement, match=r"expert 5, .* except on ranks \[3\], .* dead"):
         transfers(alone, moved, dead=(3,))
     with pytest.raises(InvalidPlacement, match="needs expert 5"):
         draft(masked(task_of(alone, HEAT, "static"), 3, dead=(3,)))
