@@ -207,6 +207,18 @@ def _add_brakes(add: Adder) -> None:
     )
     unfreeze = add.act("unfreeze", acts.freeze, "lift a freeze", "eplbctl unfreeze")
     unfreeze.set_defaults(seconds=0.0)
+    drain = add.act(
+        "drain",
+        acts.drain,
+        "empty a rank of routed experts, and give it none until it is undrained",
+        'eplbctl drain 5 --reason "swap the NPU" --wait',
+    )
+    undrain = add.act(
+        "undrain", acts.undrain, "let a drained rank be used again", "eplbctl undrain 5 --wait"
+    )
+    for verb in (drain, undrain):
+        verb.add_argument("rank", type=whole_number, metavar="RANK", help="as `status` counts them")
+        offer_wait(verb)
     resume = add.act(
         "resume",
         acts.resume,

@@ -5,6 +5,7 @@ import logging
 from dataclasses import replace
 
 from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.draining import drain_draw, still_full
 from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import measured_window
 from eplb_service.controller.machine_state import PlanPhase
@@ -83,6 +84,8 @@ class Planner:
             return
         if await self._return(deployment):
             return
+        if await self._drain(deployment):
+            return
         if await self._trials.hold(deployment):
             deployment.skipped("on_trial")
             return
@@ -121,6 +124,23 @@ class Planner:
         reason = f"return to epoch {epoch}, which the restarted group did not load"
         goal = ToPlacement(state.settled.placement)
         kept = await self._drawer.draw(deployment, Draw(goal, (), Origin.OPERATOR, reason))
+        if isinstance(kept, NothingToDo):
+            return False
+        if kept.verdict.answer is Answer.NO:
+            self._drawer.reject(deployment, kept)
+            return False
+        await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
+        return True
+
+    async def _drain(self, deployment: Deployment) -> bool:
+        """Go on with drained ranks that an earlier plan could not empty; whether one started."""
+        full = still_full(deployment)
+        if not full:
+            return False
+        reason = f"drain of ranks {list(full)} goes on"
+        kept = await self._drawer.draw(
+            deployment, drain_draw(deployment, deployment.drained, reason)
+        )
         if isinstance(kept, NothingToDo):
             return False
         if kept.verdict.answer is Answer.NO:
