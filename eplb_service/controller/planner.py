@@ -123,14 +123,7 @@ class Planner:
         epoch = state.settled.wave.epoch
         reason = f"return to epoch {epoch}, which the restarted group did not load"
         goal = ToPlacement(state.settled.placement)
-        kept = await self._drawer.draw(deployment, Draw(goal, (), Origin.OPERATOR, reason))
-        if isinstance(kept, NothingToDo):
-            return False
-        if kept.verdict.answer is Answer.NO:
-            self._drawer.reject(deployment, kept)
-            return False
-        await self._drawer.start(deployment, replace(kept, phase=PlanPhase.ADMITTED))
-        return True
+        return await self._go(deployment, Draw(goal, (), Origin.OPERATOR, reason))
 
     async def _drain(self, deployment: Deployment) -> bool:
         """Go on with drained ranks that an earlier plan could not empty; whether one started."""
@@ -138,9 +131,11 @@ class Planner:
         if not full:
             return False
         reason = f"drain of ranks {list(full)} goes on"
-        kept = await self._drawer.draw(
-            deployment, drain_draw(deployment, deployment.drained, reason)
-        )
+        return await self._go(deployment, drain_draw(deployment, deployment.drained, reason))
+
+    async def _go(self, deployment: Deployment, draw: Draw) -> bool:
+        """Draw a plan that no load has to justify, and start it; whether it started."""
+        kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             return False
         if kept.verdict.answer is Answer.NO:
