@@ -35,7 +35,7 @@ def align(old: Placement, new: Placement) -> Placement:
     aligned = new.phy2log.copy()
     layers, slots = np.nonzero(old.phy2log != new.phy2log)
     num_ranks = old.layout.num_ranks
-    sizes = np.array(old.layout.slots_per_rank)
+    sizes = np.array(old.layout.slots_per_rank, dtype=np.intp)
     firsts = np.cumsum(sizes) - sizes
     touched = np.unique(layers * num_ranks + old.layout.rank_of_slot()[slots])
     for size in np.unique(sizes[touched % num_ranks]).tolist():

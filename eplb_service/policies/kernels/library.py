@@ -116,7 +116,7 @@ def best_level(
 
 
 def best_shares(rows: Numbers, begin: Numbers, heat: FloatArray) -> FloatArray:
-    """[L, P] share of its expert that each slot takes at the lowest peak, even where it has none."""
+    """[L, P] share of its expert that each slot takes at the lowest peak, even if it has none."""
     return _leveled(rows, begin, heat, None, 0.0, is_shares=True)[0]
 
 
