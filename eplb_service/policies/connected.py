@@ -23,6 +23,7 @@ from eplb_service.policies.kernels.library import (
     packed,
     repaired,
 )
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.replicas import IndexArray, require_heat
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned
@@ -57,6 +58,7 @@ class _Task(NamedTuple):
     limits: Limits
 
 
+@on_active_ranks
 def connected(request: PolicyRequest) -> Placement:
     """Join the ranks of layers where they are apart, and repair the others; the worst first.
 
