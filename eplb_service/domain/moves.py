@@ -33,15 +33,20 @@ def align(old: Placement, new: Placement) -> Placement:
     """
     require_fit(new, old)
     aligned = new.phy2log.copy()
-    changed = np.flatnonzero((old.phy2log != new.phy2log).any(axis=1))
-    for rank in range(old.layout.num_ranks):
-        own = old.layout.slots_of(rank)
-        aligned[changed, own] = _align_rank(old.phy2log[changed, own], new.phy2log[changed, own])
+    layers, slots = np.nonzero(old.phy2log != new.phy2log)
+    num_ranks = old.layout.num_ranks
+    sizes = np.array(old.layout.slots_per_rank, dtype=np.intp)
+    firsts = np.cumsum(sizes) - sizes
+    touched = np.unique(layers * num_ranks + old.layout.rank_of_slot()[slots])
+    for size in np.unique(sizes[touched % num_ranks]).tolist():
+        own = touched[sizes[touched % num_ranks] == size]
+        cells = (own // num_ranks)[:, None], firsts[own % num_ranks][:, None] + np.arange(size)
+        aligned[cells] = _align_rank(old.phy2log[cells], new.phy2log[cells])
     return Placement(aligned, new.num_experts, new.layout, new.num_shared)
 
 
 def _align_rank(old: IntArray, new: IntArray) -> IntArray:
-    """Align one rank's slots [C, S] of the changed layers."""
+    """Align the slots [C, S] of ranks that have as many, each in one layer."""
     out = np.full_like(new, EMPTY)
     same = (new[:, :, None] == old[:, None, :]) & (new[:, :, None] != EMPTY)
     layers, source, target = np.nonzero(same)
