@@ -4,6 +4,7 @@ import asyncio
 import logging
 from dataclasses import replace
 
+from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.draining import drain_draw, still_full
 from eplb_service.controller.drawing import Draw, Drawer
@@ -78,7 +79,7 @@ class Planner:
             self._busy.discard(deployment.name)
 
     async def _plan_unasked(self, deployment: Deployment) -> None:
-        held_up = self._held_up(deployment)
+        held_up = _held_up(deployment, self._registry.tools.clock)
         if held_up:
             deployment.skipped(held_up)
             return
@@ -153,19 +154,6 @@ class Planner:
         if deployment.is_news(text):
             self._teller.note(deployment, "failure", f"automatic planning failed: {text}")
 
-    def _held_up(self, deployment: Deployment) -> str:
-        """Code of what forbids any automatic plan now; empty where nothing does."""
-        state = deployment.driver.state
-        if halt_text(state):
-            return "halted"
-        if state.run or state.flight or state.spending:
-            return "busy"
-        if missing_ranks(state):
-            return "not_ready"
-        if frozen(standing_of(deployment, self._registry.tools.clock)):
-            return "frozen"
-        return ""
-
     def _free_layers(self, deployment: Deployment) -> tuple[int, ...]:
         """Layers that no thrash holds back; those that one does are told of, once."""
         num_layers = deployment.driver.state.serving.placement.num_layers
@@ -190,3 +178,17 @@ class Planner:
         if balanced(evidence, settings):
             return "balanced"
         return ""
+
+
+def _held_up(deployment: Deployment, clock: Clock) -> str:
+    """Code of what forbids any automatic plan now; empty where nothing does."""
+    state = deployment.driver.state
+    if halt_text(state):
+        return "halted"
+    if state.run or state.flight or state.spending:
+        return "busy"
+    if missing_ranks(state):
+        return "not_ready"
+    if frozen(standing_of(deployment, clock)):
+        return "frozen"
+    return ""
