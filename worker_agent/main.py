@@ -255,7 +255,7 @@ def _introduction(
         identity=settings.deployment.identity(),
         shape=shape,
         incarnation=rank.incarnation,
-        limits=Limits(profile, table_rows=rank.initial.table.shape[2]),
+        limits=Limits(profile, table_rows=rank.initial.table.shape[2], engine_fault=seat.fault),
     )
 
 

@@ -21,6 +21,7 @@ from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
 from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, digest
 from moe_runtime.runtime import SlotLayout as RuntimeLayout
 from worker_agent.adapters.memory import DigestBook
+from worker_agent.agent.checks import EngineFault, no_fault
 from worker_agent.ports.engine import Counters, StepTotals
 
 Runtime: TypeAlias = MoeRuntime
@@ -205,6 +206,8 @@ class Seat:
     ownership: Ownership = Ownership.OWN
     sets_shares: bool = True
     """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
+    fault: EngineFault = no_fault
+    """Says why the engine would carry an order out wrongly; None where it would not."""
 
 
 def seat_of(runtime: MoeRuntime) -> Seat:

@@ -45,6 +45,11 @@ def all_reduce_min(numbers: Sequence[int], group: dist.ProcessGroup) -> tuple[in
     return tuple(int(n) for n in heard.view(num_ranks, -1).amin(dim=0).tolist())
 
 
+def all_reduce_sum(tensor: Tensor, group: dist.ProcessGroup) -> None:
+    """Sum a tensor over the group, in place; raises RuntimeError."""
+    dist.all_reduce(tensor, group=group)
+
+
 def isend(tensor: Tensor, rank: int, group: dist.ProcessGroup, *, tag: int) -> dist.Work:
     """Begin to send bytes to a rank of the group; raises RuntimeError."""
     work = dist.isend(tensor, group=group, group_dst=rank, tag=tag)
