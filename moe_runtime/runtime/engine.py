@@ -91,12 +91,8 @@ class MoeRuntime:
         self._base = start.layout.base(peers.rank)
         self._dtype, self._packing = dtype, packing
         self.device = start.device
-        home, served = self.device.home, (packing, dtype)
-        self.slots = ExpertSlots(
-            [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)],
-            held_LS=held_LS,
-            staging_rows=start.staging_rows,
-        )
+        home = self.device.home
+        self.slots = _load(model, start, held_LS, (packing, dtype))
         self._tables = DispatchTables(start.tables_LEJ, layout=start.layout, home=home)
         for layer in range(shape.num_layers):
             self._check_own(layer, to_array(self._tables.table(layer)))
@@ -213,6 +209,14 @@ class MoeRuntime:
         ids_TLK = self._ways.captured_over_team(recorder.ids(), way)
         if self._capture is not None and way.view.own.kind is StepKind.REAL:
             self._capture.take(Captured(ids_TLK))
+
+
+def _load(
+    model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: tuple[Packing, torch.dtype]
+) -> ExpertSlots[ExpertWeights]:
+    home = start.device.home
+    layers = [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)]
+    return ExpertSlots(layers, held_LS=held_LS, staging_rows=start.staging_rows)
 
 
 def _layers(
