@@ -30,7 +30,7 @@ from eplb_service.gates.trial import PACES_KNOWN, Pace
 from eplb_service.load.window import LoadWindow
 
 STALL_PER_PLAN_S = 0.001
-"""Time that serving is expected to lose to a plan, for the pay-back gate; nominal."""
+"""Time that serving is expected to lose to a plan until some wave's loss was measured; nominal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,13 +176,21 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             nodes=tuple(profile.node for profile in profiles),
             masked=deployment.drained if draw.masked is None else draw.masked,
         ),
-        timing=Timing(
-            step_s=window.step_seconds if window else 0.0,
-            expert_s=window.expert_seconds if window else 0.0,
-            stall_s=STALL_PER_PLAN_S,
-        ),
+        timing=_timing(deployment, window, len(profiles)),
         origin=draw.origin,
         reason=draw.reason,
+    )
+
+
+def _timing(deployment: Deployment, window: LoadWindow | None, num_ranks: int) -> Timing:
+    """What steps take now, and what moving has cost so far."""
+    links, lost_s = deployment.meter.links, deployment.meter.tally.lost_s(num_ranks)
+    return Timing(
+        step_s=window.step_seconds if window else 0.0,
+        expert_s=window.expert_seconds if window else 0.0,
+        stall_s=STALL_PER_PLAN_S,
+        lost_per_byte_s=lost_s / links.num_bytes if links.num_bytes else 0.0,
+        bytes_per_s=links.bytes_per_s,
     )
 
 

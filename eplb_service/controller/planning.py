@@ -8,7 +8,7 @@ a plan that breaks one is refused whole.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
 from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
 from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
-from eplb_service.domain.moves import align, crosses_ranks
+from eplb_service.domain.moves import align, busiest_transfers, crosses_ranks
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Origin, Plan, PlannedWave, Price
 from eplb_service.domain.rules import (
@@ -258,15 +258,21 @@ class Pricing:
         """What the waves cost and what they promise."""
         current = self._task.current
         moved = [wave.content.transfers for wave in waves]
-        timing = self._task.timing
         mean_before, mean_after = mean_with_data(before), mean_with_data(after)
         remote = sum(int(crosses_ranks(transfers, current).sum()) for transfers in moved)
+        busiest = sum(busiest_transfers(transfers, current) for transfers in moved)
+        each = self._task.limits.bytes_per_expert
+        known = self._task.timing
+        timing = replace(known, stall_s=known.stall_of(remote * each))
+        transfer_s = known.transfer_of(busiest * each)
         return Price(
             num_moves=sum(len(transfers) for transfers in moved),
-            num_bytes=remote * self._task.limits.bytes_per_expert,
+            num_bytes=remote * each,
             imbalance_before=before,
             imbalance_after=after,
-            payback_steps=payback_steps(timing, before=mean_before, after=mean_after),
+            payback_steps=payback_steps(
+                timing, before=mean_before, after=mean_after, transfer_s=transfer_s
+            ),
             step_s=timing.step_s,
             expert_s=timing.expert_s,
             won_s=won_seconds(timing, before=mean_before, after=mean_after),
