@@ -89,7 +89,9 @@ class Counting:
         base, meter = deployment.meter.base, deployment.meter
         began_s, staged_s = meter.spent_at_s, meter.may_commit_at_s
         if phase is WavePhase.SETTLED and began_s is not None and staged_s is not None:
-            meter.links.moved(num_bytes, busiest_bytes_of(deployment, record), staged_s - began_s)
+            deployment.links.moved(
+                num_bytes, busiest_bytes_of(deployment, record), staged_s - began_s
+            )
         if phase is WavePhase.SETTLED and base is not None:
             moved, undone = meter.undoing.counted(base, record.placement)
             add(MOVES_UNDONE, (name,), int(undone.sum()))

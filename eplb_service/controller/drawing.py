@@ -20,6 +20,7 @@ from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
+from eplb_service.controller.tuning import PlanningTerms
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
 from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
 from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
@@ -43,6 +44,18 @@ class Draw:
     reason: str
     masked: tuple[int, ...] | None = None
     """Ranks that take no part; None for those that are drained."""
+
+
+def goal_of(terms: PlanningTerms, *, policy: str = "", seed: int = 0) -> ByPolicy:
+    """Let a policy choose, within the budgets; the configured one where none is named."""
+    return ByPolicy(
+        policy or terms.policy,
+        terms.max_moves,
+        seed=seed,
+        is_forced=bool(policy),
+        per_layer=terms.per_layer,
+        per_rank=terms.per_rank,
+    )
 
 
 class Drawer:
@@ -184,7 +197,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
 
 def _timing(deployment: Deployment, window: LoadWindow | None, num_ranks: int) -> Timing:
     """What steps take now, and what moving has cost so far."""
-    links, lost_s = deployment.meter.links, deployment.meter.tally.lost_s(num_ranks)
+    links, lost_s = deployment.links, deployment.meter.tally.lost_s(num_ranks)
     return Timing(
         step_s=window.step_seconds if window else 0.0,
         expert_s=window.expert_seconds if window else 0.0,

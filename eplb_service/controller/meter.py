@@ -90,7 +90,6 @@ class Meter:
     tally: ReportTally
     undoing: Undoing = field(default_factory=Undoing)
     promise: Promise = field(default_factory=Promise)
-    links: Links = field(default_factory=Links)
     base: Placement | None = None
     """What was served when the newest epoch was spent."""
     spent_at_s: float | None = None

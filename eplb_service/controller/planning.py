@@ -30,6 +30,7 @@ from eplb_service.domain.shares import Ownership
 from eplb_service.domain.waves import WaveLimits, split
 from eplb_service.policies.bounds import Bounds, Topology
 from eplb_service.policies.catalog import suited
+from eplb_service.policies.evacuation import emptied_before
 from eplb_service.policies.request import (
     PolicyRequest,
     even_split,
@@ -48,6 +49,10 @@ class ByPolicy:
     seed: int
     is_forced: bool
     """Asked for by name, so that another one must not take its place."""
+    per_layer: int | None = None
+    """Slots of one layer that may get another expert."""
+    per_rank: int | None = None
+    """Slots of one rank that may, in all layers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,6 +159,7 @@ def _target(task: PlanningInput) -> tuple[Placement, str, str]:
 
 
 def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str]:
+    masked = task.limits.masked
     request = PolicyRequest(
         heat=task.heat.tokens,
         placement=task.current,
@@ -162,7 +168,12 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         topology=Topology(task.limits.nodes),
         max_moves=goal.max_moves,
         seed=goal.seed,
-        bounds=Bounds(task.limits.masked, _back(task)),
+        bounds=Bounds(
+            task.limits.masked,
+            emptied_before(task.current, task.limits.masked),
+            goal.per_layer,
+            goal.per_rank,
+        ),
     )
     listed, note = suited(
         goal.policy,
@@ -195,19 +206,6 @@ def _require_kept(task: PlanningInput, target: Placement) -> None:
     if found:
         raise InvalidPlacement(f"layer {found[0].layer}: {found[0].text}; nothing changed")
     require_unmasked(task.current, target, task.limits.masked)
-
-
-def _back(task: PlanningInput) -> tuple[int, ...]:
-    """Ranks that are drained no more: in some layer they hold no routed expert at all."""
-    current, masked = task.current, task.limits.masked
-    routed, layout = current.routed(), current.layout
-    return tuple(
-        rank
-        for rank in range(layout.num_ranks)
-        if rank not in masked
-        and layout.slots_per_rank[rank]
-        and not routed[:, layout.slots_of(rank)].any(axis=1).all()
-    )
 
 
 def _only(layers: tuple[int, ...], current: Placement, target: Placement) -> Placement:

@@ -17,7 +17,7 @@ async def test_a_wave_that_settled_tells_how_fast_links_are() -> None:
         await o.controller.acts.import_map(act(), format_map(SWAPPED, SHAPE.layers), reshape=False)
         await o.settle()
         assert o.ranks[0].placement.digest() == SWAPPED.digest()
-        links = deployment.meter.links
+        links = deployment.links
         assert links.num_bytes == 2 * SHAPE.bytes_per_expert
         assert links.busiest_bytes == SHAPE.bytes_per_expert
         assert task_of(deployment, draw).timing.bytes_per_s == links.busiest_bytes / links.seconds
