@@ -126,13 +126,13 @@ class Rank:
                 raise ValueError(f"no such command: {other}")
 
     def _attach(self, seat: Any, endpoint: str) -> Any:
-        channels = import_module("worker_agent.adapters.grpc_channel")
-        self._hook = import_module("worker_agent.main").attach_seat(
+        agent = import_module("worker_agent.main")
+        settings = import_module("worker_agent.settings.settings")
+        told = settings.AgentSettings(endpoint=endpoint)
+        self._hook = agent.attach_seat(
             seat,
-            channels.GrpcChannel(endpoint, channels.Keepalive(every_s=30.0, timeout_s=10.0)),
-            settings=import_module("worker_agent.settings.settings").AgentSettings(
-                endpoint=endpoint
-            ),
+            agent.street(told),
+            settings=told,
             group=self._group.cpu_group,
             mover=import_module("worker_agent.adapters.promises").PromiseMover,
         )

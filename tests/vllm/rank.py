@@ -156,15 +156,15 @@ def driven_upstream(worker: Any, endpoint: str) -> Any:
     """Put vLLM's own balancer in the place of our agent, and drive it; return the hook."""
     main = import_module("worker_agent.main")
     settings = import_module("worker_agent.settings.settings")
-    channel = import_module("worker_agent.adapters.grpc_channel")
+    told = settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S)
     worker.eplb.detach("vLLM's own balancer is to be driven")
     group = import_module("vllm.distributed").get_ep_group().cpu_group
 
     def attach(seat: Any) -> Any:
         return main.attach_seat(
             seat,
-            channel.GrpcChannel(endpoint, channel.Keepalive(every_s=30.0, timeout_s=10.0)),
-            settings=settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S),
+            main.street(told),
+            settings=told,
             group=group,
             mover=import_module("worker_agent.adapters.promises").PromiseMover,
         )

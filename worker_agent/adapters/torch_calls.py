@@ -64,6 +64,22 @@ def irecv(tensor: Tensor, rank: int, group: dist.ProcessGroup, *, tag: int) -> d
     return work
 
 
+def batch_p2p(
+    sends: Sequence[tuple[Tensor, int]],
+    receives: Sequence[tuple[Tensor, int]],
+    group: dist.ProcessGroup,
+) -> list[dist.Work]:
+    """Begin to send to, and receive from, ranks of a group, all as one; raises RuntimeError.
+
+    Between two ranks what is sent first is received first: nothing carries a tag.
+    """
+    operations = [
+        *(dist.P2POp(dist.isend, tensor, group=group, group_peer=to) for tensor, to in sends),
+        *(dist.P2POp(dist.irecv, tensor, group=group, group_peer=by) for tensor, by in receives),
+    ]
+    return dist.batch_isend_irecv(operations) if operations else []
+
+
 def as_bytes(tensor: Tensor) -> Tensor:
     """Return a flat uint8 view on a contiguous tensor's memory."""
     if not tensor.is_contiguous():

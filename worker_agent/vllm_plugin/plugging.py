@@ -4,7 +4,6 @@ from pydantic import ValidationError
 from torch.distributed import ProcessGroup
 
 from eplb_service.domain.errors import InvalidSettings
-from worker_agent.adapters.grpc_channel import GrpcChannel, Keepalive
 from worker_agent.adapters.mover import TorchMover
 from worker_agent.adapters.promises import PromiseMover
 from worker_agent.adapters.runtime import Seat
@@ -20,7 +19,7 @@ from worker_agent.adapters.vllm.worker import (
     wrap_workers,
 )
 from worker_agent.agent.hook import StepHook
-from worker_agent.main import attach_seat
+from worker_agent.main import attach_seat, street
 from worker_agent.settings.settings import AgentSettings
 from worker_agent.settings.vllm import VllmSettings
 
@@ -40,11 +39,8 @@ def plug_in() -> None:
     mover = TorchMover if settings.balancer == "runtime" else PromiseMover
 
     def attach(seat: Seat, identity: Identity, group: ProcessGroup | None) -> StepHook:
-        pace = agent.pace
-        keepalive = Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s)
-        channel = GrpcChannel(agent.endpoint, keepalive)
         told = completed(agent, identity)
-        return attach_seat(seat, channel, settings=told, group=group, mover=mover)
+        return attach_seat(seat, street(told), settings=told, group=group, mover=mover)
 
     match settings.balancer:
         case "runtime":
