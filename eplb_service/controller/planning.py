@@ -14,7 +14,7 @@ import numpy as np
 
 from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
 from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
-from eplb_service.domain.heat import Heat, imbalance, mean_with_data
+from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
 from eplb_service.domain.moves import align, crosses_ranks
 from eplb_service.domain.placement import Placement
@@ -251,7 +251,8 @@ class Pricing:
         heat = self._task.heat.tokens
         if self._task.limits.sets_shares:
             return split_imbalance(heat, placement, exact_split(heat, placement))
-        return imbalance(predicted_load(self._task.heat.tokens, placement, self._split))
+        load = predicted_load(heat, placement, self._split)
+        return imbalance_where_held(load, placement)
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:
         """What the waves cost and what they promise."""

@@ -142,7 +142,7 @@ def masked_ranks_take_nothing(
 
 def require_unmasked(old: Placement, new: Placement, masked: Sequence[int]) -> None:
     """Raise InvalidPlacement where a rank that takes no part would be given experts."""
-    found = tuple(masked_ranks_take_nothing(old, new, masked))
+    found = list(masked_ranks_take_nothing(old, new, masked))
     if found:
         more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
         raise InvalidPlacement(

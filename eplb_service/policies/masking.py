@@ -91,7 +91,7 @@ def _narrowed(request: PolicyRequest, base: Placement) -> PolicyRequest:
 
 def _widened(request: PolicyRequest, base: Placement, drawn: Placement) -> Placement:
     phy2log = base.phy2log.copy()
-    layers = list(request.layers)
-    phy2log[np.ix_(layers, _columns(request))] = drawn.phy2log[layers]
+    layers = np.array(request.layers, dtype=np.intp)
+    phy2log[layers[:, None], _columns(request)] = drawn.phy2log[layers]
     old = request.placement
     return align(old, Placement(phy2log, old.num_experts, old.layout, old.num_shared))

@@ -4,7 +4,6 @@ from pydantic import ValidationError
 from torch.distributed import ProcessGroup
 
 from eplb_service.domain.errors import InvalidSettings
-from worker_agent.adapters.grpc_channel import GrpcChannel, Keepalive
 from worker_agent.adapters.runtime import Seat
 from worker_agent.adapters.vllm.identity import Identity
 from worker_agent.adapters.vllm.worker import (
@@ -16,7 +15,7 @@ from worker_agent.adapters.vllm.worker import (
     wrap_workers,
 )
 from worker_agent.agent.hook import StepHook
-from worker_agent.main import attach_seat
+from worker_agent.main import attach_seat, street
 from worker_agent.settings.settings import AgentSettings
 from worker_agent.settings.vllm import VllmSettings
 
@@ -34,10 +33,8 @@ def plug_in() -> None:
         raise InvalidSettings(f"{wrong}; vLLM does not start with the plugin enabled") from wrong
 
     def attach(seat: Seat, identity: Identity, group: ProcessGroup | None) -> StepHook:
-        pace = agent.pace
-        keepalive = Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s)
-        channel = GrpcChannel(agent.endpoint, keepalive)
-        return attach_seat(seat, channel, settings=completed(agent, identity), group=group)
+        told = completed(agent, identity)
+        return attach_seat(seat, street(told), settings=told, group=group)
 
     taken = take_factory(options_of(settings))
     check_models_early(taken)
