@@ -38,7 +38,7 @@ def align(old: Placement, new: Placement) -> Placement:
     sizes = np.array(old.layout.slots_per_rank, dtype=np.intp)
     firsts = np.cumsum(sizes) - sizes
     touched = np.unique(layers * num_ranks + old.layout.rank_of_slot()[slots])
-    for size in np.unique(sizes[touched % num_ranks]).tolist():
+    for size in sorted({int(size) for size in sizes[touched % num_ranks]}):
         own = touched[sizes[touched % num_ranks] == size]
         cells = (own // num_ranks)[:, None], firsts[own % num_ranks][:, None] + np.arange(size)
         aligned[cells] = _align_rank(old.phy2log[cells], new.phy2log[cells])

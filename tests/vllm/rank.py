@@ -17,7 +17,6 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.balance_vllm.lift import add_balancer, balancer_options, lift
-from benchmarks.demo_vllm.models import TOP_K
 from benchmarks.demo_vllm.parts import START_S
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
@@ -155,26 +154,23 @@ class Rank:
 
 def driven_upstream(worker: Any, endpoint: str) -> Any:
     """Put vLLM's own balancer in the place of our agent, and drive it; return the hook."""
-    upstream = import_module("worker_agent.adapters.vllm.upstream")
     main = import_module("worker_agent.main")
     settings = import_module("worker_agent.settings.settings")
-    channel = import_module("worker_agent.adapters.grpc_channel")
+    told = settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S)
     worker.eplb.detach("vLLM's own balancer is to be driven")
-    state = add_balancer(worker)
-    upstream.require_drivable(state, is_ours=False)
     group = import_module("vllm.distributed").get_ep_group().cpu_group
 
     def attach(seat: Any) -> Any:
-        street = channel.GrpcChannel(endpoint, channel.Keepalive(every_s=30.0, timeout_s=10.0))
         return main.attach_seat(
             seat,
-            street,
-            settings=settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S),
+            main.street(told),
+            settings=told,
             group=group,
             mover=import_module("worker_agent.adapters.promises").PromiseMover,
         )
 
-    return upstream.drive_upstream(state, attach, top_k=TOP_K, group=group)
+    driving = import_module("worker_agent.adapters.vllm.driving")
+    return driving.drive_loaded(add_balancer(worker), attach)
 
 
 def arguments(job: Job) -> dict[str, Any]:
