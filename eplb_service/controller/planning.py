@@ -159,7 +159,6 @@ def _target(task: PlanningInput) -> tuple[Placement, str, str]:
 
 
 def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str]:
-    masked = task.limits.masked
     request = PolicyRequest(
         heat=task.heat.tokens,
         placement=task.current,
