@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.driver import DeploymentDriver
-from eplb_service.controller.meter import Meter
+from eplb_service.controller.meter import Links, Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
 from eplb_service.controller.revisions import ShareStand, even_only
@@ -45,6 +45,8 @@ class Switches:
     freeze: Freeze | None
     overrides: str
     """JSON."""
+    drained: tuple[int, ...] = ()
+    """Ranks that no plan gives experts, ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +113,7 @@ class Deployment:
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
+        self.links = Links()
         self.meter = Meter(ReportTally(self.tuning.windows.report_steps))
 
     @property
@@ -129,6 +132,12 @@ class Deployment:
         if self.windows is None:
             return self.driver.state.serving.placement
         return self.windows.group.placement
+
+    @property
+    def drained(self) -> tuple[int, ...]:
+        """Drained ranks of the group as it is now."""
+        num_ranks = self.driver.state.serving.placement.layout.num_ranks
+        return tuple(rank for rank in self.switches.drained if rank < num_ranks)
 
     def skipped(self, reason: str) -> None:
         """Planning found nothing to do."""

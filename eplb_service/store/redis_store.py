@@ -10,6 +10,7 @@ from typing import cast
 
 from eplb_service.controller.records import (
     DeploymentRecord,
+    DrainNote,
     EpochEnd,
     EpochRecord,
     FreezeNote,
@@ -31,7 +32,17 @@ from eplb_service.store.judge import (
     require_newer_incarnation,
     start_is_news,
 )
-from eplb_service.store.redis_ledger import ENTRY, FENCE, FREEZE, NAMES, SERVED, Keys, Ledger, Line
+from eplb_service.store.redis_ledger import (
+    ENTRY,
+    FENCE,
+    FREEZE,
+    NAMES,
+    RANKS,
+    SERVED,
+    Keys,
+    Ledger,
+    Line,
+)
 from eplb_service.store.redis_wire import Command, Wire
 
 Decide = Callable[[Ledger], Sequence[Command]]
@@ -190,6 +201,8 @@ class RedisStore(RedisArchive):
                     return (("HSET", head, "freeze", FREEZE.dump_json(freeze)),)
                 case SettingsNote(settings):
                     return (("HSET", head, "settings", settings),)
+                case DrainNote(ranks):
+                    return (("HSET", head, "drained", RANKS.dump_json(ranks)),)
                 case HistoryEntry():
                     return ledgers.add_history(ledger.keys, note)
 
@@ -249,4 +262,5 @@ def _recover(wire: Wire, ledger: Ledger) -> Recovered | None:
         highest_revision=ledgers.line_of(wire, ledger, settled.wave.epoch).revision,
         freeze=ledger.freeze,
         settings=ledger.head.get("settings", b"{}").decode(),
+        drained=ledger.drained,
     )

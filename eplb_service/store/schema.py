@@ -11,7 +11,7 @@ from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
-VERSION = 1
+VERSION = 2
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
@@ -27,7 +27,8 @@ CREATE TABLE deployments (
     freeze TEXT,
     settings TEXT NOT NULL DEFAULT '{}',
     start BLOB,
-    start_after INTEGER NOT NULL DEFAULT -1
+    start_after INTEGER NOT NULL DEFAULT -1,
+    drained TEXT NOT NULL DEFAULT '[]'
 );
 CREATE TABLE epochs (
     deployment TEXT NOT NULL,
@@ -51,6 +52,10 @@ CREATE TABLE history (
 );
 CREATE INDEX history_by_deployment ON history (deployment, number);
 """
+UPGRADES = {
+    1: "ALTER TABLE deployments ADD COLUMN drained TEXT NOT NULL DEFAULT '[]'",
+}
+"""By version of the tables: what makes them those of the next one."""
 
 
 def connect(path: Path, wait_s: float) -> sqlite3.Connection:
@@ -87,8 +92,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    if _version(connection, path) != VERSION:  # another process may have been faster
-        for statement in TABLES.split(";"):
+    version = _version(connection, path)
+    if version != VERSION:  # another process may have been faster
+        steps = [UPGRADES[made] for made in range(version, VERSION)] if version else []
+        for statement in steps or TABLES.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {VERSION}")

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from eplb_service.controller.records import DrainNote
 from eplb_service.domain.errors import StoreUnavailable
 from eplb_service.domain.ids import Epoch
 from eplb_service.store import SqliteStore
-from tests.store.ledger import NAME, assert_same, deployment, start, wave
+from tests.store.ledger import NAME, assert_same, deployment, registered, start, wave
 
 NOBODY = 65534
 
@@ -169,8 +170,25 @@ async def test_a_file_of_a_newer_release_is_refused(file: Path) -> None:
     with closing(sqlite3.connect(file)) as newer:
         newer.execute("PRAGMA user_version = 9")
         newer.commit()
-    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 1"):
+    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 2"):
         await store.acquire()
+
+
+async def test_a_file_of_the_release_before_is_carried_over(file: Path) -> None:
+    with opened(file) as store:
+        generation = await registered(store)
+    with closing(sqlite3.connect(file)) as older:
+        older.execute("ALTER TABLE deployments DROP COLUMN drained")
+        older.execute("PRAGMA user_version = 1")
+        older.commit()
+    with opened(file) as store:
+        found = await store.recover(NAME)
+        assert found is not None
+        assert found.drained == ()
+        await store.keep(generation, NAME, DrainNote((3,)))
+        kept = await store.recover(NAME)
+        assert kept is not None
+        assert kept.drained == (3,)
 
 
 @pytest.mark.parametrize("path", ["missing/eplb.db", ".", "plain/eplb.db"])

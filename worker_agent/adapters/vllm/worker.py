@@ -22,7 +22,7 @@ from moe_runtime.vllm import (
     take_factory,
 )
 from worker_agent.adapters.vllm.attachment import Attachment, AttachSeat, Modules, log
-from worker_agent.adapters.vllm.early import check_models_early, require_experts
+from worker_agent.adapters.vllm.early import require_experts
 from worker_agent.adapters.vllm.identity import VllmConfig
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Options",
     "OwnedWorker",
     "Unowned",
-    "check_models_early",
     "take_factory",
     "wrap_workers",
 ]
