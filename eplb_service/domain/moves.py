@@ -182,3 +182,15 @@ def crosses_ranks(
 def num_moves(old: Placement, new: Placement) -> int:
     """Slots that get another expert; a slot that becomes empty costs nothing."""
     return int(((old.phy2log != new.phy2log) & (new.phy2log != EMPTY)).sum())
+
+
+def busiest_transfers(moves: IntArray, placement: Placement) -> int:
+    """Experts that the busiest rank sends, or receives, over the wire.
+
+    moves    [M, 4] as transfers lists them
+    """
+    ranks = placement.layout.rank_of_slot()
+    remote = moves[crosses_ranks(moves, placement)]
+    if not len(remote):
+        return 0
+    return max(int(np.bincount(ranks[remote[:, side]]).max()) for side in (SOURCE, TARGET))
