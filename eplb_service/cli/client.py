@@ -1,12 +1,12 @@
 """The admin service over gRPC: every call has a deadline, every failure an exit code."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import grpc
-from eplb.v1 import admin_pb2_grpc
+from eplb.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf.message import Message
 
 from eplb_service.cli.durations import show_duration
@@ -16,6 +16,8 @@ CODE_KEY = "eplb-code"
 MAX_MESSAGE_BYTES = 64 << 20
 LONGEST_CALL_S = 24 * 3600.0
 """One call's own limit, for commands that go on until they are stopped."""
+LOOK_S = 2.0
+"""How long each of several controllers may take to say that it leads."""
 NEVER_REACHED = "failed to connect"
 """How gRPC words that a request was never sent."""
 OPTIONS = (
@@ -41,13 +43,16 @@ class Method(Protocol[Asked_contra, Answered_co]):
 
 
 class Client:
-    """One connection to one controller, with one deadline for all that is asked of it."""
+    """One connection to one controller, with one deadline for all that is asked of it.
+
+    endpoint    host:port, or several with commas between them: the first that leads is asked
+    """
 
     def __init__(self, endpoint: str, *, timeout_s: float) -> None:
-        self.endpoint = endpoint
         self._timeout_s = timeout_s
         self._give_up_at = time.monotonic() + timeout_s
-        self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
+        self.endpoint = endpoint if "," not in endpoint else _leader_of(endpoint.split(","))
+        self._channel = grpc.insecure_channel(self.endpoint, options=OPTIONS)
         self.stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -122,6 +127,19 @@ class Client:
             case _:
                 why = f"{self.endpoint}: {status.name.lower()}: {text}"
         return Failure(exit_of(status, ""), why)
+
+
+def _leader_of(endpoints: Sequence[str]) -> str:
+    """Return the first whose controller leads, or else the first, to complain of."""
+    for endpoint in endpoints:
+        with grpc.insecure_channel(endpoint, options=OPTIONS) as channel:
+            stub = admin_pb2_grpc.AdminServiceStub(channel)
+            try:
+                stub.Status(admin_pb2.StatusRequest(), timeout=LOOK_S)
+            except grpc.RpcError:
+                continue
+            return endpoint
+    return endpoints[0]
 
 
 def _cause(details: str) -> str:

@@ -10,6 +10,7 @@ from eplb_service.controller.records import (
     EpochRecord,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
 )
 from eplb_service.domain.ids import Epoch, FloatArray, Generation, Revision
@@ -26,8 +27,19 @@ class Store(Protocol):
     StoreUnavailable, with nothing written, when the store does not answer in time.
     """
 
-    async def acquire(self) -> Generation:
-        """Take the next generation and fence every lower one."""
+    async def acquire(self, after: Generation | None = None) -> Generation:
+        """Take the next generation and fence every lower one.
+
+        after    only while this is the newest; StoreConflict where another was faster
+        """
+        ...
+
+    async def beat(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        ...
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
         ...
 
     async def deployments(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from eplb_service.controller.records import (
     EpochEnd,
     EpochRecord,
     Note,
+    Pulse,
     Recovered,
 )
 from eplb_service.domain.errors import StoreUnavailable
@@ -27,9 +28,17 @@ class WatchedStore:
         for outcome in ("ok", "failed"):
             recorder.add(STORE_CALLS, (outcome,), 0)
 
-    async def acquire(self) -> Generation:
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
-        return await self._watch(self._store.acquire())
+        return await self._watch(self._store.acquire(after))
+
+    async def beat(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        await self._watch(self._store.beat(generation))
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return await self._watch(self._store.pulse())
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

@@ -10,6 +10,7 @@ from eplb_service.controller.records import (
     FreezeNote,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
     SettingsNote,
 )
@@ -24,6 +25,7 @@ from eplb_service.store.judge import (
     require_new_epoch,
     require_new_revision,
     require_newer_incarnation,
+    require_still_newest,
     start_is_news,
     unknown_deployment,
     unknown_epoch,
@@ -118,12 +120,26 @@ class MemoryStore(MemoryArchive):
 
     def __init__(self) -> None:
         super().__init__()
-        self._generation = Generation(0)
+        self._pulse = Pulse(Generation(0), 0)
 
-    async def acquire(self) -> Generation:
+    @property
+    def _generation(self) -> Generation:
+        return self._pulse.generation
+
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
-        self._generation = Generation(self._generation + 1)
+        require_still_newest(acquired=self._generation, after=after)
+        self._pulse = Pulse(Generation(self._generation + 1), 0)
         return self._generation
+
+    async def beat(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        require_leader(acquired=self._generation, writer=generation)
+        self._pulse = Pulse(generation, self._pulse.beats + 1)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return self._pulse
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

@@ -15,6 +15,7 @@ from eplb_service.controller.records import (
     FreezeNote,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
     SettingsNote,
 )
@@ -29,11 +30,23 @@ from eplb_service.store.judge import (
     require_new_epoch,
     require_new_revision,
     require_newer_incarnation,
+    require_still_newest,
     start_is_news,
 )
-from eplb_service.store.redis_ledger import ENTRY, FENCE, FREEZE, NAMES, SERVED, Keys, Ledger, Line
+from eplb_service.store.redis_ledger import (
+    BEATS,
+    ENTRY,
+    FENCE,
+    FREEZE,
+    NAMES,
+    SERVED,
+    Keys,
+    Ledger,
+    Line,
+)
 from eplb_service.store.redis_wire import Command, Wire
 
+LEADING = (FENCE, BEATS)
 Decide = Callable[[Ledger], Sequence[Command]]
 """What to write; nothing where it is written already. Raises the judges' errors."""
 
@@ -89,13 +102,30 @@ class RedisArchive:
 class RedisStore(RedisArchive):
     """Both sides; connects at the first call, and again after a failure."""
 
-    async def acquire(self) -> Generation:
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
 
-        def work() -> Generation:
-            return Generation(cast("int", self._wire.ask("INCR", FENCE)))
+        def work() -> Generation | None:
+            newest = ledgers.pulse(self._wire).generation
+            require_still_newest(acquired=newest, after=after)
+            is_next = self._wire.lead(LEADING, newest, (("INCR", FENCE), ("SET", BEATS, 0)))
+            return Generation(newest + 1) if is_next else None
 
         return await self._wire.run("acquire the next generation", work)
+
+    async def beat(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+
+        def work() -> bool | None:
+            newest = ledgers.pulse(self._wire).generation
+            require_leader(acquired=newest, writer=generation)
+            return self._wire.lead(LEADING, newest, (("INCR", BEATS),)) or None
+
+        await self._wire.run("say that it leads", work)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return await self._wire.run("look for a leader", lambda: ledgers.pulse(self._wire))
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

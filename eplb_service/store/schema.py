@@ -11,7 +11,7 @@ from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
-VERSION = 1
+VERSION = 2
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
@@ -53,6 +53,10 @@ CREATE INDEX history_by_deployment ON history (deployment, number);
 """
 
 
+UPGRADES = {1: "ALTER TABLE fence ADD COLUMN beats INTEGER NOT NULL DEFAULT 0"}
+"""What makes the next version of a version; TABLES makes version 1."""
+
+
 def connect(path: Path, wait_s: float) -> sqlite3.Connection:
     """Open the file, creating it where there is none; raises StoreUnavailable if it is not ours.
 
@@ -87,11 +91,14 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    if _version(connection, path) != VERSION:  # another process may have been faster
+    version = _version(connection, path)  # another process may have been faster
+    if version == 0:
         for statement in TABLES.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+    for known in range(max(version, 1), VERSION):
+        connection.execute(UPGRADES[known])
+    connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
 
 

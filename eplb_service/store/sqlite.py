@@ -17,6 +17,7 @@ from eplb_service.controller.records import (
     FreezeNote,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
     SettingsNote,
 )
@@ -30,6 +31,7 @@ from eplb_service.store.judge import (
     require_new_epoch,
     require_new_revision,
     require_newer_incarnation,
+    require_still_newest,
     start_is_news,
     unknown_deployment,
 )
@@ -84,9 +86,22 @@ class SqliteStore(SqliteArchive):
         self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
         self._lanes.append(self._writes)
 
-    async def acquire(self) -> Generation:
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
-        return await self._writes.run("acquire the next generation", rows.next_generation)
+
+        def take(file: sqlite3.Connection) -> Generation:
+            require_still_newest(acquired=rows.generation(file), after=after)
+            return rows.next_generation(file)
+
+        return await self._writes.run("acquire the next generation", take)
+
+    async def beat(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        await self._write(generation, "say that it leads", rows.beat)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return await self._reads.run("look for a leader", rows.pulse)
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from eplb_service.controller.records import Pulse
 from eplb_service.domain.errors import StoreUnavailable
-from eplb_service.domain.ids import Epoch
+from eplb_service.domain.ids import Epoch, Generation
 from eplb_service.store import SqliteStore
+from eplb_service.store.schema import APPLICATION_ID, TABLES, VERSION
 from tests.store.ledger import NAME, assert_same, deployment, start, wave
 
 NOBODY = 65534
@@ -169,8 +171,23 @@ async def test_a_file_of_a_newer_release_is_refused(file: Path) -> None:
     with closing(sqlite3.connect(file)) as newer:
         newer.execute("PRAGMA user_version = 9")
         newer.commit()
-    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 1"):
+    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 2"):
         await store.acquire()
+
+
+async def test_a_file_of_the_first_release_is_brought_forward_with_all_that_it_holds(
+    file: Path,
+) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as older:
+        older.executescript(TABLES)
+        older.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        older.execute("PRAGMA user_version = 1")
+        older.execute("UPDATE fence SET generation = 7")
+    with opened(file) as store:
+        assert await store.pulse() == Pulse(Generation(7), 0)
+        assert await store.acquire() == 8
+    with closing(sqlite3.connect(file)) as newer:
+        assert newer.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
 @pytest.mark.parametrize("path", ["missing/eplb.db", ".", "plain/eplb.db"])

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Semaphore, Thread
 
@@ -38,10 +39,14 @@ class Keepalive:
 
 
 class GrpcChannel:
-    """Meets ChannelPort; every stream has a connection of its own."""
+    """Meets ChannelPort; every stream has a connection of its own.
+
+    endpoint    host:port, or several with commas between them: each stream goes to the next one
+                in turn, since only a new stream tells which controller leads
+    """
 
     def __init__(self, endpoint: str, keepalive: Keepalive) -> None:
-        self._endpoint = endpoint
+        self._endpoints = cycle(part.strip() for part in endpoint.split(","))
         self._options = [
             ("grpc.keepalive_time_ms", int(1000 * keepalive.every_s)),
             ("grpc.keepalive_timeout_ms", int(1000 * keepalive.timeout_s)),
@@ -55,8 +60,9 @@ class GrpcChannel:
 
     def open(self, ring: Callable[[], None]) -> "GrpcStream":
         """Open a stream; whether anybody answers is seen when it is read."""
-        channel = grpc.insecure_channel(self._endpoint, options=self._options)
-        return GrpcStream(self._endpoint, channel, ring)
+        endpoint = next(self._endpoints)
+        channel = grpc.insecure_channel(endpoint, options=self._options)
+        return GrpcStream(endpoint, channel, ring)
 
 
 class GrpcStream:

@@ -58,7 +58,7 @@ class PaceSettings(BaseModel, frozen=True, extra="forbid"):
     """A stream on which no Welcome came is given up."""
     first_backoff_s: PositiveFloat = 0.2
     max_backoff_s: PositiveFloat = 10.0
-    keepalive_s: Annotated[float, Field(ge=10)] = 30.0
+    keepalive_s: Annotated[float, Field(ge=1)] = 30.0
     """Between two pings of a silent connection; the server refuses more frequent ones."""
     keepalive_timeout_s: PositiveFloat = 10.0
 
@@ -80,7 +80,7 @@ class AgentSettings(BaseSettings):
     )
 
     endpoint: Word
-    """host:port of the controller."""
+    """host:port of the controller; several with commas between them where others stand by."""
     deployment: DeploymentSettings = DeploymentSettings()
     pace: PaceSettings = PaceSettings()
     node: Word = Field(default_factory=lambda: platform.node() or "unknown")
