@@ -50,7 +50,7 @@ async def _last_of_the_leader(store: Store, clock: Clock, leading: Leading) -> G
     last, since_s = None, clock.monotonic_s()
     while True:
         try:
-            seen = await store.pulse()
+            seen = await store.beats.pulse()
         except StoreUnavailable as away:
             # Who cannot see beats knows nothing of the leader.
             log.warning("store did not answer", extra={"error": str(away)})
@@ -71,7 +71,7 @@ async def beat(
     """Write beat after beat until another controller has taken over."""
     while True:
         try:
-            await store.beat(generation)
+            await store.beats.give(generation)
         except StoreConflict as fenced:
             on_fenced(fenced)
             return

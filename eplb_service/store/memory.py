@@ -115,31 +115,38 @@ class MemoryArchive:
         """Forget nothing: a closed memory store may be looked at."""
 
 
+class MemoryBeats:
+    """The leader's signs of life."""
+
+    def __init__(self) -> None:
+        self.last = Pulse(Generation(0), 0)
+
+    async def give(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        require_leader(acquired=self.last.generation, writer=generation)
+        self.last = Pulse(generation, self.last.beats + 1)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return self.last
+
+
 class MemoryStore(MemoryArchive):
     """Both sides; every controller that shares the object shares the store."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._pulse = Pulse(Generation(0), 0)
+        self.beats = MemoryBeats()
 
     @property
     def _generation(self) -> Generation:
-        return self._pulse.generation
+        return self.beats.last.generation
 
     async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
         require_still_newest(acquired=self._generation, after=after)
-        self._pulse = Pulse(Generation(self._generation + 1), 0)
+        self.beats.last = Pulse(Generation(self._generation + 1), 0)
         return self._generation
-
-    async def beat(self, generation: Generation) -> None:
-        """Let those that stand by see that this generation still leads."""
-        require_leader(acquired=self._generation, writer=generation)
-        self._pulse = Pulse(generation, self._pulse.beats + 1)
-
-    async def pulse(self) -> Pulse:
-        """Who led last, and how often it has said so."""
-        return self._pulse
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

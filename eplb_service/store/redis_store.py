@@ -99,21 +99,13 @@ class RedisArchive:
         self._wire.close()
 
 
-class RedisStore(RedisArchive):
-    """Both sides; connects at the first call, and again after a failure."""
+class RedisBeats:
+    """The leader's signs of life."""
 
-    async def acquire(self, after: Generation | None = None) -> Generation:
-        """Take the next generation and fence every lower one."""
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
 
-        def work() -> Generation | None:
-            newest = ledgers.pulse(self._wire).generation
-            require_still_newest(acquired=newest, after=after)
-            is_next = self._wire.lead(LEADING, newest, (("INCR", FENCE), ("SET", BEATS, 0)))
-            return Generation(newest + 1) if is_next else None
-
-        return await self._wire.run("acquire the next generation", work)
-
-    async def beat(self, generation: Generation) -> None:
+    async def give(self, generation: Generation) -> None:
         """Let those that stand by see that this generation still leads."""
 
         def work() -> bool | None:
@@ -126,6 +118,25 @@ class RedisStore(RedisArchive):
     async def pulse(self) -> Pulse:
         """Who led last, and how often it has said so."""
         return await self._wire.run("look for a leader", lambda: ledgers.pulse(self._wire))
+
+
+class RedisStore(RedisArchive):
+    """Both sides; connects at the first call, and again after a failure."""
+
+    def __init__(self, url: str, *, deadline_s: float = 5.0) -> None:
+        super().__init__(url, deadline_s=deadline_s)
+        self.beats = RedisBeats(self._wire)
+
+    async def acquire(self, after: Generation | None = None) -> Generation:
+        """Take the next generation and fence every lower one."""
+
+        def work() -> Generation | None:
+            newest = ledgers.pulse(self._wire).generation
+            require_still_newest(acquired=newest, after=after)
+            is_next = self._wire.lead(LEADING, newest, (("INCR", FENCE), ("SET", BEATS, 0)))
+            return Generation(newest + 1) if is_next else None
+
+        return await self._wire.run("acquire the next generation", work)
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

@@ -10,13 +10,13 @@ from eplb_service.controller.records import Pulse
 from eplb_service.domain.errors import StoreConflict, StoreUnavailable
 from eplb_service.domain.ids import Generation
 from eplb_service.host.system_clock import SystemClock
-from eplb_service.store.memory import MemoryStore
+from eplb_service.store.memory import MemoryBeats, MemoryStore
 
 QUICK = Leading(beat_s=0.02, takeover_s=0.2, is_standby=True)
 PATIENCE_S = 10.0
 
 
-class Away(MemoryStore):
+class AwayBeats(MemoryBeats):
     """Does not answer while told not to."""
 
     is_away = False
@@ -25,6 +25,10 @@ class Away(MemoryStore):
         if self.is_away:
             raise StoreUnavailable("away")
         return await super().pulse()
+
+
+def fail(fenced: StoreConflict) -> None:
+    pytest.fail(str(fenced))
 
 
 def standing_by(store: MemoryStore) -> "asyncio.Task[Generation]":
@@ -74,20 +78,21 @@ async def test_of_two_that_stand_by_one_takes_over_and_the_other_goes_on_waiting
     )
     (first,), (other,) = done, waiting
     leader = first.result()
-    beats = asyncio.create_task(beat(store, leader, QUICK, pytest.fail))
+    beats = asyncio.create_task(beat(store, leader, QUICK, fail))
     done, _ = await asyncio.wait({other}, timeout=3 * QUICK.takeover_s)
     assert not done
-    assert (await store.pulse()).generation == leader == 1
+    assert (await store.beats.pulse()).generation == leader == 1
     for task in (other, beats):
         task.cancel()
 
 
 async def test_one_that_does_not_reach_the_store_takes_nothing_over() -> None:
-    store = Away()
+    store = MemoryStore()
+    beats = store.beats = AwayBeats()
     await store.acquire()
-    store.is_away = True
+    beats.is_away = True
     standby = standing_by(store)
     done, _ = await asyncio.wait({standby}, timeout=3 * QUICK.takeover_s)
     assert not done
-    store.is_away = False
+    beats.is_away = False
     assert await asyncio.wait_for(standby, PATIENCE_S) == 2

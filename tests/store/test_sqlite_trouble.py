@@ -184,7 +184,7 @@ async def test_a_file_of_the_first_release_is_brought_forward_with_all_that_it_h
         older.execute("PRAGMA user_version = 1")
         older.execute("UPDATE fence SET generation = 7")
     with opened(file) as store:
-        assert await store.pulse() == Pulse(Generation(7), 0)
+        assert await store.beats.pulse() == Pulse(Generation(7), 0)
         assert await store.acquire() == 8
     with closing(sqlite3.connect(file)) as newer:
         assert newer.execute("PRAGMA user_version").fetchone() == (VERSION,)

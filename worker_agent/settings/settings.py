@@ -90,6 +90,9 @@ class AgentSettings(BaseSettings):
     """The model's own number of each MoE layer; empty: 0, 1, 2 and so on."""
     agree_every: PositiveInt = 4
     """Steps from one agreement to the next; the same on all ranks, and known to the controller."""
+    on_corruption: Literal["fail", "serve"] = "fail"
+    """What the group does where an expert's only slot does not hold it any more: end, so that it
+    restarts with good weights, or serve on; the same on all ranks."""
     wait_for_welcome_s: NonNegativeFloat = 2.0
     """How long a start waits to be told a placement; without one the initial one is served."""
     group_timeout_s: PositiveFloat = 600.0
