@@ -28,7 +28,7 @@ export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
-        test-vllm test-cluster demo-vllm \
+        test-vllm test-cluster demo-vllm bench-vllm \
         bench-placement fuzz gen cli-docs proto-baseline clean chart-tools grafana-packages chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -39,6 +39,7 @@ help:
 	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
 	@echo "make test            everything: the gate's static part, then all tests"
 	@echo "make demo-vllm       vLLM under requests while experts move (needs $(VLLM_VENV))"
+	@echo "make bench-vllm      vLLM's own balancer, ours and none on the same requests, in $(VLLM_VENV)"
 	@echo "make test-vllm       the plugin inside real vLLM on the CPU, in $(VLLM_VENV) (3 GB)"
 	@echo "make npu-wheel       torch-npu beside the environment, for the tests of the Ascend calls"
 	@echo "make test-npu        on a machine with NPUs, in its own environment (PYTHON=...); writes a report"
@@ -229,6 +230,11 @@ test-vllm: tools $(VLLM_VENV)/.up-to-date
 demo-vllm: tools $(VLLM_VENV)/.up-to-date
 	@mkdir -p build
 	@$(ALONE) $(VLLM_PY) -m benchmarks.demo_vllm.main $(ARGS)
+
+# One balancer against another, in turns in one run: nothing else should be busy.
+bench-vllm: tools $(VLLM_VENV)/.up-to-date
+	@mkdir -p build
+	@$(ALONE) $(VLLM_PY) -m benchmarks.balance_vllm.main $(ARGS)
 
 # --- the chart -----------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ hook.close()
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch.distributed import ProcessGroup
 
@@ -18,6 +20,7 @@ from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import Digest, Incarnation, digest_of
 from eplb_service.domain.shares import Ownership
 from eplb_service.protocol.rank_state import RankState, initial_state, status
+from worker_agent.adapters.chunked_mover import ChunkedMover
 from worker_agent.adapters.group import TorchGroup
 from worker_agent.adapters.grpc_channel import GrpcChannel, Keepalive
 from worker_agent.adapters.memory import DigestBook
@@ -27,6 +30,7 @@ from worker_agent.adapters.runtime import (
     RuntimeMemory,
     Seat,
     SlotsEngine,
+    link_of,
     seat_of,
     served_by,
     shape_of,
@@ -168,7 +172,7 @@ def _prepare(
     memory = RuntimeMemory(runtime)
     return Attached(
         group=group,
-        mover=mover(memory, book, placement.layout, rank=group.rank, group=groups.moving),
+        mover=_mover(seat, mover, groups)(memory, book, placement.layout, rank=group.rank),
         engine=seat.engine(book, group.rank),
         initial=initial_serving(
             group, placement, runtime.tables().astype("int32"), ownership=seat.ownership
@@ -176,6 +180,14 @@ def _prepare(
         incarnation=incarnation,
         ownership=seat.ownership,
     )
+
+
+def _mover(seat: Seat, mover: type[TorchMover], groups: Groups) -> Callable[..., TorchMover]:
+    """Return what makes the mover: the device's own way, where it has one."""
+    link = link_of(seat)
+    if link is None:
+        return partial(mover, group=groups.moving)
+    return partial(ChunkedMover, group=link.group, link=link)
 
 
 def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
@@ -255,7 +267,7 @@ def _introduction(
         identity=settings.deployment.identity(),
         shape=shape,
         incarnation=rank.incarnation,
-        limits=Limits(profile, table_rows=rank.initial.table.shape[2]),
+        limits=Limits(profile, table_rows=rank.initial.table.shape[2], engine_fault=seat.fault),
     )
 
 

@@ -38,6 +38,8 @@ _TRIAL_STEPS = 60
 _SHORTEST_INTERVAL_S = 0.045
 _SERVING_S = 66.0
 """Time for all domains, of the two minutes that the demo may take."""
+_LEAST_SLACK = 1.6
+"""Shortest interval, in median steps: some steps bring more tokens, and outputs are checked."""
 _FEWEST_DOMAINS = 2
 """With fewer nothing would change that is worth balancing again."""
 
@@ -98,14 +100,16 @@ def fitted(schedule: Schedule, *, step_s: float) -> Schedule:
     """Return the schedule at an interval that fits, with as many domains as there is time for.
 
     A step may take half of its interval, so that there is time for the check of its outputs.
-    Where even the fewest domains would take too long at that, steps begin more often than they
-    should, and are late.
+    Where that takes too long with the fewest domains, less of the interval is left free; where
+    even that does not fit, the run takes longer, as steps that cannot keep their schedule would
+    be late without end.
 
     >>> fitted(Schedule(("c4", "book", "arxiv"), 400, 0.0), step_s=0.04).domains
     ('book', 'arxiv')
     """
     longest_s = _SERVING_S / (_FEWEST_DOMAINS * schedule.steps_per_domain)
-    interval_s = round(min(max(_SHORTEST_INTERVAL_S, 2 * step_s), longest_s), 4)
+    wanted_s = min(2 * step_s, max(longest_s, _LEAST_SLACK * step_s))
+    interval_s = round(max(_SHORTEST_INTERVAL_S, wanted_s), 4)
     fitting = int(_SERVING_S / (interval_s * schedule.steps_per_domain))
     num_domains = max(_FEWEST_DOMAINS, fitting)
     return replace(schedule, domains=schedule.domains[-num_domains:], interval_s=interval_s)

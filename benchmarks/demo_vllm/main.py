@@ -1,8 +1,8 @@
 """`make demo-vllm`: vLLM serves requests while a controller on Ray rebalances its experts.
 
 Two engines share the experts of a tiny Qwen3-MoE. Six clients ask; every half second a new
-placement is ordered; in the middle the controller is killed and started again. Every answer is
-compared with what one process of vLLM without the plugin answers.
+placement is ordered; in the middle the controller is killed, and Ray starts it again. Every
+answer is compared with what one process of vLLM without the plugin answers.
 """
 
 import json
@@ -18,7 +18,14 @@ import grpc
 
 from benchmarks.demo_vllm.models import write_qwen3
 from benchmarks.demo_vllm.operators import DeploymentOperator
-from benchmarks.demo_vllm.parts import INSTANCE, Controller, Server, serving_environment
+from benchmarks.demo_vllm.parts import (
+    INSTANCE,
+    START_S,
+    Controller,
+    PartFailed,
+    Server,
+    serving_environment,
+)
 from benchmarks.demo_vllm.prompts import PROMPTS
 from benchmarks.demo_vllm.traffic import Tally, Traffic
 
@@ -27,6 +34,7 @@ EVERY_S = 0.5
 PATIENCE_S = 300.0
 NUM_REQUESTS = 200
 NUM_PLACEMENTS = 6
+NEVER = -1
 SUMMARY = Path("build/demo-vllm-summary.json")
 
 
@@ -84,47 +92,58 @@ def serve(controller: Controller, server: Server, want: list[list[int]]) -> tupl
     prompts = [list(text.encode()) for text in PROMPTS]
     traffic = Traffic(server, prompts, want)
     traffic.start()
-    was_killed, epoch, give_up_at = False, 0, time.monotonic() + PATIENCE_S
+    epoch, killed, give_up_at = 0, NEVER, time.monotonic() + PATIENCE_S
     try:
-        while time.monotonic() < give_up_at:
-            epoch = move_on(operator, epoch)
+        while True:
+            epoch, generation = move_on(operator, epoch)
             traffic.require_health()
-            is_half = traffic.tally.requests >= NUM_REQUESTS // 2 and epoch >= NUM_PLACEMENTS // 2
-            if is_half and not was_killed:
-                print(f"the controller is killed at epoch {epoch} and started again")
-                controller.kill()
-                controller.up()
-                was_killed, give_up_at = True, time.monotonic() + PATIENCE_S
-            is_enough = traffic.tally.requests >= NUM_REQUESTS and epoch >= NUM_PLACEMENTS
-            if was_killed and is_enough:
+            if is_seen(traffic.tally, epoch, parts=2) and killed == NEVER:
+                print(f"the controller is killed at epoch {epoch}; Ray starts it again")
+                controller.kill_leader()
+                killed, give_up_at = generation, time.monotonic() + PATIENCE_S
+            is_back = killed != NEVER and generation > killed
+            if is_back and is_seen(traffic.tally, epoch, parts=1):
                 break
+            if time.monotonic() > give_up_at:
+                raise PartFailed(
+                    f"within {PATIENCE_S:g} s only {traffic.tally.requests} requests and {epoch} "
+                    f"placements were seen, with the controller in its generation {generation}"
+                )
             time.sleep(EVERY_S)
-        show_status(controller)
     finally:
         tally = traffic.end()
         operator.close()
+    show_status(controller)
     for failure in tally.failures[:5]:
         print(f"failed: {failure}")
     return tally, epoch
 
 
-def move_on(operator: DeploymentOperator, epoch: int) -> int:
-    """Order another placement if none is on its way; return the newest epoch that is served."""
+def is_seen(tally: Tally, epoch: int, *, parts: int) -> bool:
+    """Whether one of so many parts of the requests and placements is over."""
+    return tally.requests >= NUM_REQUESTS // parts and epoch >= NUM_PLACEMENTS // parts
+
+
+def move_on(operator: DeploymentOperator, epoch: int) -> tuple[int, int]:
+    """Order another placement if none is on its way.
+
+    Returns the newest epoch that is served, and the controller's generation.
+    """
     try:
         status = operator.status()
         if operator.is_calm():
             operator.move()
     except grpc.RpcError as error:
-        print(f"the controller does not answer ({error})")
-        return epoch
-    return int(status.epoch)
+        print(f"the controller does not answer ({error.__class__.__name__})")
+        return epoch, NEVER
+    return int(status.epoch), int(status.generation)
 
 
 def show_status(controller: Controller) -> None:
     """Print what an operator sees."""
     command = [sys.executable, "-m", "eplb_service.cli.entry"]
     endpoint = ["--endpoint", f"127.0.0.1:{controller.port}"]
-    subprocess.run([*command, *endpoint, "status"], check=False, timeout=60)
+    subprocess.run([*command, *endpoint, "status"], check=False, timeout=START_S)
 
 
 def alone(model: Path, folder: Path, *, rolled: bool = False) -> list[list[int]]:

@@ -5,7 +5,8 @@ from uuid import uuid4
 import grpc
 from eplb.v1 import admin_pb2, admin_pb2_grpc
 
-CALL_S = 60.0
+CALL_S = 600.0
+"""Of a controller that waits for a processor which engines keep busy."""
 CODE, BUSY = "eplb-code", "busy"
 """What the controller says beside a refusal while something else of the deployment changes."""
 
@@ -25,15 +26,17 @@ class DeploymentOperator:
         (only,) = self._stub.Status(request, timeout=CALL_S, wait_for_ready=True).deployments
         return only
 
-    def move(self) -> bool:
-        """Move for the sake of moving, whatever the gates say.
+    def move(self, policy: str = "random") -> bool:
+        """Move as a policy says, whatever the gates say.
 
-        Returns whether it was taken: not while something else, such as shares, is being changed.
+        Returns whether it was taken: not while something else, such as shares, is being changed,
+        nor where nothing is to be moved, as long as no load is known.
         """
-        spec = admin_pb2.PlanSpec(deployment=self._deployment, policy="random", reason="test")
+        spec = admin_pb2.PlanSpec(deployment=self._deployment, policy=policy, reason="test")
         drawn = self._stub.Plan(admin_pb2.PlanRequest(spec=spec), timeout=CALL_S)
         act = admin_pb2.Act(request_id=uuid4().hex, who="test", reason="test")
-        plan_id = drawn.answer.plan.plan.plan_id
+        if not (plan_id := drawn.answer.plan.plan.plan_id):
+            return False
         try:
             self._stub.Apply(admin_pb2.ApplyRequest(act=act, plan_id=plan_id), timeout=CALL_S)
         except grpc.RpcError as refused:

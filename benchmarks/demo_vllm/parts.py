@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +17,10 @@ from pathlib import Path
 START_S = 600.0
 """Longest wait for a process to be up, on a busy machine."""
 END_S = 60.0
+EXPIRY_STEPS = 1_000_000
 INSTANCE = "demo"
+ANNOUNCED = re.compile(r"^controller .* pid (\d+)$", re.MULTILINE)
+"""What `eplb-service up` prints once the controller leads."""
 
 
 class PartFailed(Exception):
@@ -71,19 +75,40 @@ class Part:
 class Controller(Part):
     """The placement controller on a Ray of its own."""
 
-    def __init__(self, folder: Path, agree_every: int) -> None:
+    def __init__(self, folder: Path, agree_every: int, *, report_every: int = 10) -> None:
         super().__init__("controller", folder)
         self.port = free_port()
         self._config = folder / "controller.json"
-        self._config.write_text(json.dumps(settings(self.port, folder, agree_every)))
+        told = settings(self.port, folder, agree_every, report_every)
+        self._config.write_text(json.dumps(told))
 
     def up(self) -> None:
-        """Start it, or start it again, and wait until it leads."""
-        before = len(self.said())
+        """Start Ray and it, and wait until it leads.
+
+        For a time when nothing else runs: Ray gives its own processes 30 s, and has no setting
+        for that.
+        """
         command = [sys.executable, "-m", "eplb_service.host.main", "up", "--wait", "300"]
-        extra = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+        extra = {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "disabled",
+            # Of the process in which Ray starts a killed actor again, beside a busy server.
+            "RAY_worker_register_timeout_seconds": f"{START_S:.0f}",
+        }
         self.start([*command, "--config", str(self._config)], extra)
-        self.await_up(lambda: "controller   " in self.said()[before:])
+        self.await_up(lambda: ANNOUNCED.search(self.said()) is not None)
+
+    def run(self) -> None:
+        """Start it without Ray, and wait until it leads."""
+        command = [sys.executable, "-m", "eplb_service.host.main", "run"]
+        self.start([*command, "--config", str(self._config)], {})
+        self.await_up(lambda: ANNOUNCED.search(self.said()) is not None)
+
+    def kill_leader(self) -> None:
+        """Kill the process that leads, not Ray, which then starts another one."""
+        announced = ANNOUNCED.search(self.said())
+        assert announced is not None, "it is not up"
+        os.kill(int(announced[1]), signal.SIGKILL)
 
 
 class Server(Part):
@@ -100,7 +125,7 @@ class Server(Part):
             "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller_port}",
             "EPLB_AGENT_AGREE_EVERY": str(agree_every),
             "EPLB_AGENT_DEPLOYMENT__INSTANCE": INSTANCE,
-            "EPLB_AGENT_WAIT_FOR_WELCOME_S": "30",
+            "EPLB_AGENT_WAIT_FOR_WELCOME_S": f"{START_S:.0f}",
             "EPLB_AGENT_PACE__POLL_S": "0.05",
             "EPLB_AGENT_PACE__MAX_BACKOFF_S": "1",
         }
@@ -130,11 +155,11 @@ class Server(Part):
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=END_S) as answer:
+        with urllib.request.urlopen(request, timeout=START_S) as answer:
             (choice,) = json.load(answer)["choices"]
         return [int(token) for token in choice["token_ids"]]
 
-    def is_healthy(self, *, within_s: float = END_S) -> bool:
+    def is_healthy(self, *, within_s: float = START_S) -> bool:
         """Whether it says so in time."""
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=within_s) as answer:
@@ -170,14 +195,29 @@ def serving_environment() -> dict[str, str]:
     }
 
 
-def settings(port: int, folder: Path, agree_every: int) -> dict[str, dict[str, str | int | bool]]:
-    """The controller's settings: plans are drawn when they are asked for."""
+def settings(
+    port: int, folder: Path, agree_every: int, report_every: int
+) -> dict[str, dict[str, str | int | float | bool]]:
+    """The controller's settings: plans are drawn when they are asked for.
+
+    Steps of a tiny model take milliseconds, and go on while the controller, its store and its
+    planner wait for a processor that engines keep busy: what is patient for some seconds or some
+    hundred steps elsewhere must be so for minutes and thousands here.
+    """
     return {
         "server": {"port": port, "metrics_port": 0},
-        "store": {"url": f"sqlite:///{folder / 'eplb.db'}"},
-        "planning": {"is_automatic": False},
-        "window": {"report_every_steps": 10, "interval_steps": 20, "num_intervals": 3},
-        "protocol": {"agree_every": agree_every, "expiry_steps": 2000},
+        "store": {"url": f"sqlite:///{folder / 'eplb.db'}", "deadline_s": START_S},
+        "planning": {"is_automatic": False, "deadline_s": START_S},
+        "window": {
+            "report_every_steps": report_every,
+            "interval_steps": 2 * report_every,
+            "num_intervals": 3,
+        },
+        "protocol": {
+            "agree_every": agree_every,
+            "expiry_steps": EXPIRY_STEPS,
+            "wave_deadline_s": START_S,
+        },
     }
 
 

@@ -15,6 +15,7 @@ from benchmarks.placement.scenarios import CountArray, by_source, source_weights
 from benchmarks.placement.shapes import Shape
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement, initial_placement
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import Listed, policy_named
 from eplb_service.policies.greedy import greedy_by_node
 from eplb_service.policies.groups import misfit
@@ -126,8 +127,7 @@ def _request(shape: Shape, held: Placement, heat: FloatArray, seed: int) -> Poli
         placement=held,
         split=even_split(shape.num_ranks),
         layers=tuple(range(held.num_layers)),
-        nodes=shape.nodes,
-        num_groups=shape.num_groups,
+        topology=Topology(shape.nodes, shape.num_groups),
         seed=seed,
     )
 

@@ -73,6 +73,20 @@ def freeze(client: Client, options: Options, args: Namespace) -> Answer:
     return status_answer(decode_status(response.status))
 
 
+def drain(client: Client, options: Options, args: Namespace) -> Answer:
+    """Empty a rank, and give it nothing from now on."""
+    request = pb.DrainRequest(act=act(options, args), rank=args.rank)
+    response = client.act(client.stub.Drain, request, options.request_id)
+    return carried_out(client, options, args, decode_answer(response.answer))
+
+
+def undrain(client: Client, options: Options, args: Namespace) -> Answer:
+    """Let a rank be used again."""
+    request = pb.UndrainRequest(act=act(options, args), rank=args.rank)
+    response = client.act(client.stub.Undrain, request, options.request_id)
+    return carried_out(client, options, args, decode_answer(response.answer))
+
+
 def resume(client: Client, options: Options, args: Namespace) -> Answer:
     """Ask all ranks to clear a halt."""
     number = args.halt

@@ -60,6 +60,7 @@ def build_command_line() -> CommandLine:
     _add_follows(add)
     _add_moves(add)
     _add_brakes(add)
+    _add_drains(add)
     add_files(add)
     add_offline(add)
     _add_config(add)
@@ -220,6 +221,21 @@ def _add_brakes(add: Adder) -> None:
         metavar="HALT",
         help="number of the halt, as `status` shows it (default: the one that stands)",
     )
+
+
+def _add_drains(add: Adder) -> None:
+    drain = add.act(
+        "drain",
+        acts.drain,
+        "empty a rank of routed experts, and give it none until it is undrained",
+        'eplbctl drain 5 --reason "swap the NPU" --wait',
+    )
+    undrain = add.act(
+        "undrain", acts.undrain, "let a drained rank be used again", "eplbctl undrain 5 --wait"
+    )
+    for verb in (drain, undrain):
+        verb.add_argument("rank", type=whole_number, metavar="RANK", help="as `status` counts them")
+        offer_wait(verb)
 
 
 def _add_config(add: Adder) -> None:

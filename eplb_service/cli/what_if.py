@@ -14,6 +14,7 @@ from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout, uniform_layout
 from eplb_service.domain.moves import num_moves
 from eplb_service.domain.placement import Placement, initial_placement
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import suited
 from eplb_service.policies.request import PolicyRequest, even_split
 from eplb_service.policies.split import exact_split, split_imbalance
@@ -76,7 +77,7 @@ def outcome(
         placement=start,
         split=even_split(start.layout.num_ranks),
         layers=tuple(range(start.num_layers)),
-        nodes=tuple(nodes),
+        topology=Topology(tuple(nodes)),
     )
     listed, warning = suited(policy, request)
     after = listed.draw(request)

@@ -58,7 +58,7 @@ class PlanVerbs:
             await self._drawer.start(deployment, replace(kept, plan=applied))
             return run_view(deployment, deployment.book.find(plan_id))
 
-        return await _once(deployment, act, f"apply {plan_id}", work)
+        return await once(deployment, act, f"apply {plan_id}", work)
 
     async def rebalance(self, act: ActRequest, request: PlanRequest) -> Started:
         """Plan, and apply if the verdict is yes; idempotent by request id."""
@@ -68,7 +68,7 @@ class PlanVerbs:
             asked = replace(request, reason=why(act))
             return await self._draw_and_start(deployment, draw_of(deployment, asked))
 
-        return await _once(deployment, act, f"rebalance {request}", work)
+        return await once(deployment, act, f"rebalance {request}", work)
 
     async def abort(self, act: ActRequest, plan_id: str) -> RunView:
         """End a plan after its running wave; raises UnknownPlan or InvalidRequest."""
@@ -84,7 +84,7 @@ class PlanVerbs:
             self._teller.note(deployment, "abort", f"plan aborted: {why(act)}", plan_id)
             return run_view(deployment, deployment.book.find(plan_id))
 
-        return await _once(deployment, act, f"abort {plan_id}", work)
+        return await once(deployment, act, f"abort {plan_id}", work)
 
     async def rollback(self, act: ActRequest, epoch: int | None) -> Started:
         """Apply a plan back to the placement of an earlier epoch (None: the one before)."""
@@ -95,7 +95,7 @@ class PlanVerbs:
             reason = f"rollback to epoch {target.wave.epoch}: {why(act)}"
             return await self._go_to(deployment, target.placement, reason)
 
-        return await _once(deployment, act, f"rollback {epoch}", work)
+        return await once(deployment, act, f"rollback {epoch}", work)
 
     async def import_map(self, act: ActRequest, text: str, *, reshape: bool) -> Started:
         """Apply a plan to the placement of an expert-map file."""
@@ -105,7 +105,7 @@ class PlanVerbs:
             target = placement_in(deployment, text, reshape=reshape)
             return await self._go_to(deployment, target, f"import: {why(act)}")
 
-        return await _once(deployment, act, f"import {hash((text, reshape))}", work)
+        return await once(deployment, act, f"import {hash((text, reshape))}", work)
 
     async def _settled(self, deployment: Deployment, epoch: int | None) -> EpochRecord:
         serving = deployment.driver.state.serving.wave.epoch
@@ -153,7 +153,7 @@ def _rejected(kept: KeptPlan) -> PlanRejected:
     )
 
 
-async def _once(
+async def once(
     deployment: Deployment, act: ActRequest, what: str, work: Callable[[], Coroutine[None, None, T]]
 ) -> T:
     """Act once per request id: the same id again gets the same answer.

@@ -45,6 +45,8 @@ class Switches:
     freeze: Freeze | None
     overrides: str
     """JSON."""
+    drained: tuple[int, ...] = ()
+    """Ranks that no plan gives experts, ascending."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,6 +131,12 @@ class Deployment:
         if self.windows is None:
             return self.driver.state.serving.placement
         return self.windows.group.placement
+
+    @property
+    def drained(self) -> tuple[int, ...]:
+        """Drained ranks of the group as it is now."""
+        num_ranks = self.driver.state.serving.placement.layout.num_ranks
+        return tuple(rank for rank in self.switches.drained if rank < num_ranks)
 
     def skipped(self, reason: str) -> None:
         """Planning found nothing to do."""

@@ -99,7 +99,19 @@ class OperatorDesk(Protocol):
         ...
 
 
-class ActDesk(Protocol):
+class DrainDesk(Protocol):
+    """The verbs that take ranks out and let them in."""
+
+    async def drain(self, act: ActRequest, rank: int) -> PlanView | NothingView:
+        """Empty a rank by a plan, and let no later plan give it experts."""
+        ...
+
+    async def undrain(self, act: ActRequest, rank: int) -> PlanView | NothingView:
+        """Let a drained rank be used again, by a plan."""
+        ...
+
+
+class ActDesk(DrainDesk, Protocol):
     """The verbs that change something."""
 
     async def apply(self, act: ActRequest, plan_id: str) -> RunView:

@@ -41,6 +41,8 @@ class Draw:
     layers: tuple[int, ...]
     origin: Origin
     reason: str
+    masked: tuple[int, ...] | None = None
+    """Ranks that take no part; None for those that are drained."""
 
 
 class Drawer:
@@ -172,6 +174,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             ownership=profiles[0].ownership,
             sets_shares=not deployment.even_because,
             nodes=tuple(profile.node for profile in profiles),
+            masked=deployment.drained if draw.masked is None else draw.masked,
         ),
         timing=Timing(
             step_s=window.step_seconds if window else 0.0,

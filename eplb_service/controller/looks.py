@@ -193,6 +193,7 @@ def _operation_view(
         freeze=freeze if freeze and freeze.until_s > wall_s else None,
         running=_running_view(deployment, state),
         planning=deployment.tally,
+        drained=deployment.drained,
     )
 
 

@@ -4,7 +4,9 @@ import asyncio
 import logging
 from dataclasses import replace
 
+from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
+from eplb_service.controller.draining import drain_draw, still_full
 from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import measured_window
 from eplb_service.controller.machine_state import PlanPhase
@@ -77,11 +79,13 @@ class Planner:
             self._busy.discard(deployment.name)
 
     async def _plan_unasked(self, deployment: Deployment) -> None:
-        held_up = self._held_up(deployment)
+        held_up = _held_up(deployment, self._registry.tools.clock)
         if held_up:
             deployment.skipped(held_up)
             return
         if await self._return(deployment):
+            return
+        if await self._drain(deployment):
             return
         if await self._trials.hold(deployment):
             deployment.skipped("on_trial")
@@ -120,7 +124,19 @@ class Planner:
         epoch = state.settled.wave.epoch
         reason = f"return to epoch {epoch}, which the restarted group did not load"
         goal = ToPlacement(state.settled.placement)
-        kept = await self._drawer.draw(deployment, Draw(goal, (), Origin.OPERATOR, reason))
+        return await self._go(deployment, Draw(goal, (), Origin.OPERATOR, reason))
+
+    async def _drain(self, deployment: Deployment) -> bool:
+        """Go on with drained ranks that an earlier plan could not empty; whether one started."""
+        full = still_full(deployment)
+        if not full:
+            return False
+        reason = f"drain of ranks {list(full)} goes on"
+        return await self._go(deployment, drain_draw(deployment, deployment.drained, reason))
+
+    async def _go(self, deployment: Deployment, draw: Draw) -> bool:
+        """Draw a plan that no load has to justify, and start it; whether it started."""
+        kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             return False
         if kept.verdict.answer is Answer.NO:
@@ -137,19 +153,6 @@ class Planner:
         self._registry.tools.recorder.add(PLANNER_FAILURES, (deployment.name,), 1)
         if deployment.is_news(text):
             self._teller.note(deployment, "failure", f"automatic planning failed: {text}")
-
-    def _held_up(self, deployment: Deployment) -> str:
-        """Code of what forbids any automatic plan now; empty where nothing does."""
-        state = deployment.driver.state
-        if halt_text(state):
-            return "halted"
-        if state.run or state.flight or state.spending:
-            return "busy"
-        if missing_ranks(state):
-            return "not_ready"
-        if frozen(standing_of(deployment, self._registry.tools.clock)):
-            return "frozen"
-        return ""
 
     def _free_layers(self, deployment: Deployment) -> tuple[int, ...]:
         """Layers that no thrash holds back; those that one does are told of, once."""
@@ -175,3 +178,17 @@ class Planner:
         if balanced(evidence, settings):
             return "balanced"
         return ""
+
+
+def _held_up(deployment: Deployment, clock: Clock) -> str:
+    """Code of what forbids any automatic plan now; empty where nothing does."""
+    state = deployment.driver.state
+    if halt_text(state):
+        return "halted"
+    if state.run or state.flight or state.spending:
+        return "busy"
+    if missing_ranks(state):
+        return "not_ready"
+    if frozen(standing_of(deployment, clock)):
+        return "frozen"
+    return ""

@@ -14,14 +14,21 @@ import numpy as np
 
 from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
 from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
-from eplb_service.domain.heat import Heat, imbalance, mean_with_data
+from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
 from eplb_service.domain.moves import align, crosses_ranks
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Origin, Plan, PlannedWave, Price
-from eplb_service.domain.rules import require_fit, require_sound, shared_slots_stay
+from eplb_service.domain.rules import (
+    require_emptied,
+    require_fit,
+    require_sound,
+    require_unmasked,
+    shared_slots_stay,
+)
 from eplb_service.domain.shares import Ownership
 from eplb_service.domain.waves import WaveLimits, split
+from eplb_service.policies.bounds import Bounds, Topology
 from eplb_service.policies.catalog import suited
 from eplb_service.policies.request import (
     PolicyRequest,
@@ -140,7 +147,7 @@ def _target(task: PlanningInput) -> tuple[Placement, str, str]:
             require_fit(target, task.current)
             require_sound(target)
             target = align(task.current, target)
-            _require_pinned(task.current, target)
+            _require_kept(task, target)
             return target, "given", ""
         case ByPolicy():
             return _by_policy(task, task.goal)
@@ -152,9 +159,10 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         placement=task.current,
         split=_split(task),
         layers=task.layers or tuple(range(task.current.num_layers)),
-        nodes=task.limits.nodes,
+        topology=Topology(task.limits.nodes),
         max_moves=goal.max_moves,
         seed=goal.seed,
+        bounds=Bounds(task.limits.masked, _back(task)),
     )
     listed, note = suited(
         goal.policy,
@@ -166,7 +174,10 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         target = listed.draw(request)
         require_fit(target, task.current)
         require_sound(target)
-        _require_pinned(task.current, target)
+        _require_kept(task, target)
+        require_emptied(target, request.layers, request.bounds.masked)
+    except InvalidRequest:
+        raise  # what was asked of it cannot be done, and it says why
     except EplbError as broken:
         raise PlannerFailed(
             f"policy {listed.name} returned something unsound: {broken}"
@@ -178,10 +189,25 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
     return target, listed.name, note
 
 
-def _require_pinned(current: Placement, target: Placement) -> None:
-    found = tuple(shared_slots_stay(current, target))
+def _require_kept(task: PlanningInput, target: Placement) -> None:
+    """Raise InvalidPlacement where shared experts move or ranks that take no part are used."""
+    found = tuple(shared_slots_stay(task.current, target))
     if found:
         raise InvalidPlacement(f"layer {found[0].layer}: {found[0].text}; nothing changed")
+    require_unmasked(task.current, target, task.limits.masked)
+
+
+def _back(task: PlanningInput) -> tuple[int, ...]:
+    """Ranks that are drained no more: in some layer they hold no routed expert at all."""
+    current, masked = task.current, task.limits.masked
+    routed, layout = current.routed(), current.layout
+    return tuple(
+        rank
+        for rank in range(layout.num_ranks)
+        if rank not in masked
+        and layout.slots_per_rank[rank]
+        and not routed[:, layout.slots_of(rank)].any(axis=1).all()
+    )
 
 
 def _only(layers: tuple[int, ...], current: Placement, target: Placement) -> Placement:
@@ -225,7 +251,8 @@ class Pricing:
         heat = self._task.heat.tokens
         if self._task.limits.sets_shares:
             return split_imbalance(heat, placement, exact_split(heat, placement))
-        return imbalance(predicted_load(self._task.heat.tokens, placement, self._split))
+        load = predicted_load(heat, placement, self._split)
+        return imbalance_where_held(load, placement)
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:
         """What the waves cost and what they promise."""

@@ -83,7 +83,7 @@ class Store(Protocol):
         ...
 
     async def keep(self, generation: Generation, deployment: str, note: Note) -> None:
-        """Write an operator's act: a freeze (None lifts it), settings or a line of history."""
+        """Write an operator's act: a freeze, settings, drained ranks or a line of history."""
         ...
 
 

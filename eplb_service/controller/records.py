@@ -100,7 +100,15 @@ class SettingsNote:
     settings: str
 
 
-Note = FreezeNote | SettingsNote | HistoryEntry
+@dataclass(frozen=True, slots=True)
+class DrainNote:
+    """The ranks that are drained from now on, all of them."""
+
+    ranks: tuple[int, ...]
+    """Ascending."""
+
+
+Note = FreezeNote | SettingsNote | DrainNote | HistoryEntry
 """What Store.keep writes."""
 
 
@@ -128,3 +136,5 @@ class Recovered:
     freeze: Freeze | None
     settings: str
     """The operator's overrides as JSON; empty object where there are none."""
+    drained: tuple[int, ...] = ()
+    """Ranks that operators have drained, ascending."""

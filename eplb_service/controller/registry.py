@@ -66,7 +66,7 @@ class Registry:
             overrides, trouble = self.tools.tuner.usable(found.settings)
             tuning = self.tools.tuner.tuning(overrides)
             state = recovered_state(found, pace=tuning.pace, now_s=self.tools.clock.wall_s())
-            switches = Switches(found.freeze, overrides)
+            switches = Switches(found.freeze, overrides, found.drained)
             spent = found.settled.wave.epoch, found.highest_revision
             deployment = self._admit(name, state, switches, generation, spent=spent)
             if trouble:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from eplb_service.controller.acting import PlanVerbs
 from eplb_service.controller.acts import Acts
+from eplb_service.controller.draining import DrainVerbs
 from eplb_service.controller.drawing import Drawer
 from eplb_service.controller.gauges import show, show_controller
 from eplb_service.controller.machine_state import Ticked
@@ -42,6 +43,7 @@ class Controller:
         self.acts = Acts(
             PlanVerbs(self.registry, drawer, self._teller, archive),
             SwitchVerbs(self.registry, self._teller),
+            DrainVerbs(self.registry, drawer, self._teller),
         )
 
     async def run(self, on_leading: Callable[[], Awaitable[None]]) -> None:

@@ -100,6 +100,8 @@ class OperationView:
     freeze: Freeze | None
     running: RunningView | None
     planning: PlanningView
+    drained: tuple[int, ...] = ()
+    """Ranks that no plan gives experts, ascending."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,20 @@ def align(old: Placement, new: Placement) -> Placement:
     """
     require_fit(new, old)
     aligned = new.phy2log.copy()
-    changed = np.flatnonzero((old.phy2log != new.phy2log).any(axis=1))
-    for rank in range(old.layout.num_ranks):
-        own = old.layout.slots_of(rank)
-        aligned[changed, own] = _align_rank(old.phy2log[changed, own], new.phy2log[changed, own])
+    layers, slots = np.nonzero(old.phy2log != new.phy2log)
+    num_ranks = old.layout.num_ranks
+    sizes = np.array(old.layout.slots_per_rank, dtype=np.intp)
+    firsts = np.cumsum(sizes) - sizes
+    touched = np.unique(layers * num_ranks + old.layout.rank_of_slot()[slots])
+    for size in np.unique(sizes[touched % num_ranks]).tolist():
+        own = touched[sizes[touched % num_ranks] == size]
+        cells = (own // num_ranks)[:, None], firsts[own % num_ranks][:, None] + np.arange(size)
+        aligned[cells] = _align_rank(old.phy2log[cells], new.phy2log[cells])
     return Placement(aligned, new.num_experts, new.layout, new.num_shared)
 
 
 def _align_rank(old: IntArray, new: IntArray) -> IntArray:
-    """Align one rank's slots [C, S] of the changed layers."""
+    """Align the slots [C, S] of ranks that have as many, each in one layer."""
     out = np.full_like(new, EMPTY)
     same = (new[:, :, None] == old[:, None, :]) & (new[:, :, None] != EMPTY)
     layers, source, target = np.nonzero(same)
@@ -103,18 +108,21 @@ def transfers(
     *,
     nodes: Sequence[str] = (),
     distance: FloatArray | None = None,
+    dead: Sequence[int] = (),
 ) -> IntArray:
     """List who sends what: [M, 4] layer, expert, source slot, target slot.
 
     nodes       [N] node of each rank
     distance    [N, N] price of the way from a rank to another, in the place of nodes
+    dead        ranks that cannot send
 
     One row for each slot that gets another expert, by layer and target slot. A source
     holds its expert in `old`: a replica on the target's own rank first (copied within
     the rank, nothing goes over the wire), then the nearest, then the rank with the fewest
     sends so far, ties to the lower slot. Transfers that have no choice are counted first,
     so that the others go around the ranks that are busy with them. Raises InvalidPlacement
-    when no slot of `old` holds what is needed, InvalidTable for distances of another shape.
+    when no slot of `old` that can send holds what is needed, InvalidTable for distances of
+    another shape.
     """
     num_ranks = old.layout.num_ranks
     ways = distance_of_nodes(nodes, num_ranks) if distance is None else distance
@@ -123,7 +131,7 @@ def transfers(
             f"distances have shape {list(ways.shape)}; expected {[num_ranks, num_ranks]}"
         )
     senders = _Senders(old.layout.rank_of_slot().tolist(), ways)
-    wanted = list(_wanted(old, new))
+    wanted = list(_wanted(old, new, dead))
     choices = [senders.options(holders, target) for _, _, target, holders in wanted]
     sources = [NOWHERE] * len(wanted)
     for nth in sorted(range(len(wanted)), key=lambda n: (len(choices[n]) > 1, n)):
@@ -135,18 +143,22 @@ def transfers(
     return np.array(listed, dtype=np.int32).reshape(-1, 4)
 
 
-def _wanted(old: Placement, new: Placement) -> Iterator[tuple[int, int, int, list[int]]]:
-    """Layer, expert and slot of everything that is missing, with the slots that hold it."""
+def _wanted(
+    old: Placement, new: Placement, dead: Sequence[int]
+) -> Iterator[tuple[int, int, int, list[int]]]:
+    """Layer, expert and slot of everything that is missing, with the slots that can send it."""
+    sends = ~np.isin(old.layout.rank_of_slot(), dead)
     moved = (old.phy2log != new.phy2log) & (new.phy2log != EMPTY)
     for layer in np.flatnonzero(moved.any(axis=1)).tolist():
-        holders = _holders(old.phy2log[layer])
+        holders = _holders(np.where(sends, old.phy2log[layer], EMPTY))
         targets: list[int] = np.flatnonzero(moved[layer]).tolist()
         for target in targets:
             expert = int(new.phy2log[layer, target])
             if expert not in holders:
+                where = f", except on ranks {list(dead)}, which are dead" if len(dead) else ""
                 raise InvalidPlacement(
                     f"layer {layer}: slot {target} needs expert {expert}, which no slot of the "
-                    "placement before holds; nothing can send it"
+                    f"placement before holds{where}; nothing can send it"
                 )
             yield layer, expert, target, holders[expert]
 

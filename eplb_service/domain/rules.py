@@ -3,7 +3,7 @@
 Every rule is run and everything that is wrong is reported, not just the first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,4 +123,40 @@ def kept_experts_keep_their_slot(old: Placement, new: Placement) -> Iterator[Vio
                 layer,
                 f"expert {expert} stays on rank {rank} but would go from local slot "
                 f"{before[layer, expert]} to {after[layer, expert]}",
+            )
+
+
+def masked_ranks_take_nothing(
+    old: Placement, new: Placement, masked: Sequence[int]
+) -> Iterator[Violation]:
+    """No rank that is drained or dead is given a routed expert that it does not hold already."""
+    for rank in masked:
+        before, after = old.expert_map(rank), new.expert_map(rank)
+        for layer, expert in np.argwhere((after >= 0) & (before < 0)).tolist():
+            yield Violation(
+                "masked_ranks_take_nothing",
+                layer,
+                f"expert {expert} would go to rank {rank}, which is drained or dead",
+            )
+
+
+def require_unmasked(old: Placement, new: Placement, masked: Sequence[int]) -> None:
+    """Raise InvalidPlacement where a rank that takes no part would be given experts."""
+    found = list(masked_ranks_take_nothing(old, new, masked))
+    if found:
+        more = f"; and {len(found) - 1} more" if len(found) > 1 else ""
+        raise InvalidPlacement(
+            f"layer {found[0].layer}: {found[0].text}{more}; `eplbctl undrain` lets the rank be "
+            "used again, nothing changed"
+        )
+
+
+def require_emptied(placement: Placement, layers: Sequence[int], masked: Sequence[int]) -> None:
+    """Raise InvalidPlacement where ranks that take no part still hold routed experts."""
+    for rank in masked:
+        own = placement.routed()[list(layers), placement.layout.slots_of(rank)]
+        if own.any():
+            raise InvalidPlacement(
+                f"rank {rank} is drained or dead and would keep {int(own.sum())} routed experts; "
+                "expected none, nothing changed"
             )

@@ -38,6 +38,10 @@ class WaveLimits:
     """[N, N] price of the way from a rank to another, in the place of nodes."""
     sets_shares: bool = False
     """Whether revisions bring the best split once the last wave has settled."""
+    masked: tuple[int, ...] = ()
+    """Ranks that are to hold no routed expert: drained, or dead. Ascending."""
+    dead: tuple[int, ...] = ()
+    """Those of them that cannot send what they hold."""
 
     @property
     def round_rows(self) -> int:
@@ -131,7 +135,7 @@ def wave_content(
     The canonical order of transfers is by round, then layer, then target slot.
     """
     layers = np.flatnonzero((before.phy2log != after.phy2log).any(axis=1)).astype(np.int32)
-    moves = transfers(before, after, nodes=limits.nodes, distance=limits.distance)
+    moves = transfers(before, after, nodes=limits.nodes, distance=limits.distance, dead=limits.dead)
     rounds = transfer_rounds(moves, before.layout, round_rows=limits.round_rows)
     order = np.argsort(rounds, kind="stable")
     ends = np.cumsum(np.bincount(rounds, minlength=1)).tolist()

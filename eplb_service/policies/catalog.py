@@ -8,6 +8,7 @@ from eplb_service.policies.greedy import greedy, greedy_by_node
 from eplb_service.policies.groups import misfit
 from eplb_service.policies.hierarchical import hierarchical
 from eplb_service.policies.incremental import incremental
+from eplb_service.policies.masking import narrowed
 from eplb_service.policies.packing import packing
 from eplb_service.policies.random import random
 from eplb_service.policies.request import Policy, PolicyRequest
@@ -62,7 +63,7 @@ def suited(
     if listed.draw is connected and not sets_shares and not is_forced:
         note = f"policy incremental is used instead of {name}: shares are not set here"
         return policy_named("incremental"), note
-    reason = misfit(request) if listed.draw in _BY_NODE else ""
+    reason = misfit(narrowed(request)) if listed.draw in _BY_NODE else ""
     if reason and is_forced:
         raise InvalidSettings(f"policy {name} was asked for and does not fit: {reason}")
     if reason:

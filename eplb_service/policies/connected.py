@@ -23,6 +23,7 @@ from eplb_service.policies.kernels.library import (
     packed,
     repaired,
 )
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.replicas import IndexArray, require_heat
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned
@@ -57,6 +58,7 @@ class _Task(NamedTuple):
     limits: Limits
 
 
+@on_active_ranks
 def connected(request: PolicyRequest) -> Placement:
     """Join the ranks of layers where they are apart, and repair the others; the worst first.
 
@@ -69,10 +71,11 @@ def connected(request: PolicyRequest) -> Placement:
     task = _task(request)
     asked = np.array(request.layers, dtype=np.intp)
     peaks = np.zeros(len(task.rows))
-    peaks[asked] = best_level(task.rows[asked], task.begin, task.heat[asked])[1]
+    act_above = task.limits.act_above
+    _, peaks[asked] = best_level(task.rows[asked], task.begin, task.heat[asked], enough=act_above)
     excess = (peaks - 1) * request.heat.sum(axis=1)
     order = asked[np.lexsort((asked, -excess[asked]))]
-    found = order[peaks[order] > task.limits.act_above]
+    found = order[peaks[order] > act_above * (1 + LEAST_GAIN)]
     if not found.size:
         return old
     left = UNLIMITED if request.max_moves is None else request.max_moves

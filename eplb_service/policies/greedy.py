@@ -12,15 +12,18 @@ from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.groups import experts_of_nodes, misfit
 from eplb_service.policies.lpt import place
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned, ranks_of, row_of
 
 
+@on_active_ranks
 def greedy(request: PolicyRequest) -> Placement:
     """Pack every layer with load over all ranks, whatever it wins."""
     return _anew(request, place)
 
 
+@on_active_ranks
 def greedy_by_node(request: PolicyRequest) -> Placement:
     """Pack groups of experts to nodes first; raises InvalidSettings where that cannot be."""
     reason = misfit(request)

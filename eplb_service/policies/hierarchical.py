@@ -11,11 +11,13 @@ from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import Balance
 from eplb_service.policies.groups import experts_of_nodes, misfit
 from eplb_service.policies.lpt import pack, place
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import layer_by_layer
 from eplb_service.policies.terms import Terms
 
 
+@on_active_ranks
 def hierarchical(request: PolicyRequest) -> Placement:
     """Pack every layer, groups to nodes first; raises InvalidSettings where that cannot be."""
     reason = misfit(request)

@@ -8,6 +8,7 @@ from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import LEAST_GAIN, Balance
 from eplb_service.policies.descent import Effort, descend, num_changed
 from eplb_service.policies.lpt import TINY_LAYER, pack
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.recount import recount, take_back, water_level
 from eplb_service.policies.request import PolicyRequest, predicted_load
 from eplb_service.policies.rows import aligned, ranks_of, row_of
@@ -25,6 +26,7 @@ REPACK_GAIN = 0.98
 """Of the peak, that packing anew must stay below to be worth its moves."""
 
 
+@on_active_ranks
 def incremental(request: PolicyRequest) -> Placement:
     """Lower the peaks with as few moves as it takes; never a worse peak in any layer."""
     phy2log = request.placement.phy2log.copy()

@@ -3,10 +3,12 @@
 import numpy as np
 
 from eplb_service.domain.placement import Placement
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned, ranks_of, row_of
 
 
+@on_active_ranks
 def random(request: PolicyRequest) -> Placement:
     """Draw a sound placement from the seed; for forced rebalancing in tests.
 

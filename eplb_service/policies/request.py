@@ -11,6 +11,7 @@ import numpy as np
 from eplb_service.domain.errors import InvalidRequest, InvalidSettings, InvalidTable
 from eplb_service.domain.ids import FloatArray, frozen
 from eplb_service.domain.placement import Placement
+from eplb_service.policies.bounds import FLAT, UNBOUNDED, Bounds, Topology
 from eplb_service.policies.terms import PLAIN, Terms
 
 
@@ -26,10 +27,7 @@ class PolicyRequest:
     """[N + 1, N] row c: the share of each of c replicas in slot order; see even_split."""
     layers: tuple[int, ...]
     """Layers that may change."""
-    nodes: tuple[str, ...] = ()
-    """[N] node of each rank; empty where not known."""
-    num_groups: int = 1
-    """Expert groups of the router; 1 where it has none."""
+    topology: Topology = FLAT
     max_moves: int | None = None
     """Slots that may get another expert; None for as many as needed."""
     seed: int = 0
@@ -38,6 +36,18 @@ class PolicyRequest:
     """A layer whose imbalance is within 1 + tolerance is balanced and stays."""
     terms: Terms = PLAIN
     """What a rank's load is made of."""
+    bounds: Bounds = UNBOUNDED
+    """Ranks that take no part, and other hard limits."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """[N] node of each rank; empty where not known."""
+        return self.topology.nodes
+
+    @property
+    def num_groups(self) -> int:
+        """Expert groups of the router; 1 where it has none."""
+        return self.topology.num_groups
 
     def __post_init__(self) -> None:
         """Raises InvalidTable, InvalidRequest or InvalidSettings where it makes no sense."""
@@ -65,8 +75,8 @@ def _check_shapes(request: PolicyRequest) -> None:
     for name, shape, expected in pairs:
         if shape != expected:
             raise InvalidTable(f"{name} has shape {list(shape)}; expected {list(expected)}")
-    if request.nodes and len(request.nodes) != num_ranks:
-        raise InvalidTable(f"{len(request.nodes)} nodes named; expected {num_ranks}, one per rank")
+    request.topology.require_fit(num_ranks)
+    request.bounds.require_fit(num_ranks)
     if request.terms.speeds and len(request.terms.speeds) != num_ranks:
         raise InvalidTable(
             f"{len(request.terms.speeds)} speeds given; expected {num_ranks}, one per rank"

@@ -9,11 +9,11 @@ Axes    L MoE layers   E logical experts   P slots   N ranks
 import numpy as np
 from numpy.typing import NDArray
 
-from eplb_service.domain.heat import imbalance, rank_load
+from eplb_service.domain.heat import imbalance_where_held, rank_load
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
-from eplb_service.policies.kernels.library import best_level
+from eplb_service.policies.kernels.library import best_shares
 from eplb_service.policies.replicas import require_heat
 
 
@@ -30,22 +30,15 @@ def exact_split(heat: FloatArray, placement: Placement) -> FloatArray:
     """
     require_heat(heat, placement)
     rows = routed_rows(placement)
-    tokens, _ = best_level(rows, begins(placement.layout), scaled(heat, placement.layout.num_ranks))
-    at = np.nonzero(rows >= 0)
-    keys = at[0] * placement.num_experts + rows[at]
-    size = heat.size
-    total = np.bincount(keys, tokens[at], size)[keys]
-    even = 1.0 / np.bincount(keys, minlength=size)[keys]
-    shares = np.zeros(rows.shape)
-    shares[at] = np.where(total > 0, tokens[at] / np.where(total > 0, total, 1.0), even)
-    return shares
+    heat = scaled(heat, placement.layout.num_ranks)
+    return best_shares(rows, begins(placement.layout), heat)
 
 
 def split_imbalance(heat: FloatArray, placement: Placement, shares: FloatArray) -> FloatArray:
-    """[L] peak over mean of the ranks under shares [L, P]; NaN where there is no load."""
+    """[L] peak over mean of the ranks that hold experts, under shares [L, P]; NaN without load."""
     held = np.where(placement.routed(), placement.phy2log, 0).astype(np.intp)
     tokens = np.take_along_axis(heat, held, axis=1) * shares
-    return imbalance(rank_load(tokens, placement))
+    return imbalance_where_held(rank_load(tokens, placement), placement)
 
 
 def scaled(heat: FloatArray, num_ranks: int) -> FloatArray:

@@ -14,6 +14,7 @@ from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import Balance
 from eplb_service.policies.lpt import fill, grant_replicas
+from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import layer_by_layer
 
@@ -22,6 +23,7 @@ LEAST_GAIN = 0.01
 """Of a layer's mean load, that a swap must take off the hotter of its two ranks."""
 
 
+@on_active_ranks
 def swift(request: PolicyRequest) -> Placement:
     """Keep one replica of each expert where it is, and spread the spare slots anew."""
 

@@ -7,7 +7,7 @@ from eplb.v1 import admin_pb2 as pb
 from eplb.v1 import admin_pb2_grpc
 from google.protobuf.message import Message
 
-from eplb_service.controller.desk import ActDesk, OperatorDesk, RunDesk
+from eplb_service.controller.desk import ActDesk, DrainDesk, OperatorDesk, RunDesk
 from eplb_service.domain.errors import InvalidRequest
 from eplb_service.server.admin_wire.plans import (
     encode_answer,
@@ -172,9 +172,33 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
             return pb.ImportResponse(answer=encode_answer(await to_the_end(work)))
 
 
-class AdminService(ReadService, ActService):
+class DrainService(admin_pb2_grpc.AdminServiceServicer):
+    """Verbs that take ranks out and let them in; they run to their end likewise."""
+
+    def __init__(self, drains: DrainDesk) -> None:
+        self._drains = drains
+
+    async def Drain(self, request: pb.DrainRequest, context: Context) -> pb.DrainResponse:
+        """Empty a rank."""
+        async with Answering(context):
+            require(request, "act")
+            act, rank = decode_act(request.act), natural(request.rank, "rank")
+            view = await to_the_end(self._drains.drain(act, rank))
+            return pb.DrainResponse(answer=encode_answer(view))
+
+    async def Undrain(self, request: pb.UndrainRequest, context: Context) -> pb.UndrainResponse:
+        """Let a rank be used again."""
+        async with Answering(context):
+            require(request, "act")
+            act, rank = decode_act(request.act), natural(request.rank, "rank")
+            view = await to_the_end(self._drains.undrain(act, rank))
+            return pb.UndrainResponse(answer=encode_answer(view))
+
+
+class AdminService(ReadService, ActService, DrainService):
     """All verbs of operators."""
 
     def __init__(self, operators: OperatorDesk, acts: ActDesk, runs: RunDesk) -> None:
         ReadService.__init__(self, operators, runs)
         ActService.__init__(self, acts)
+        DrainService.__init__(self, acts)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from eplb_service.controller.records import (
     DeploymentRecord,
+    DrainNote,
     EpochEnd,
     EpochRecord,
     Freeze,
@@ -51,6 +52,7 @@ class _Shelf:
     history: list[HistoryEntry] = field(default_factory=list[HistoryEntry])
     freeze: Freeze | None = None
     settings: str = "{}"
+    drained: tuple[int, ...] = ()
     start: EpochRecord | None = None
     """What a group of another shape restarted into."""
     start_after: int = -1
@@ -170,6 +172,7 @@ class MemoryStore(MemoryArchive):
             highest_revision=shelf.epochs[settled.wave.epoch].revision,
             freeze=shelf.freeze,
             settings=shelf.settings,
+            drained=shelf.drained,
         )
 
     async def register(
@@ -231,6 +234,8 @@ class MemoryStore(MemoryArchive):
                 shelf.freeze = freeze
             case SettingsNote(settings):
                 shelf.settings = settings
+            case DrainNote(ranks):
+                shelf.drained = ranks
             case HistoryEntry():
                 shelf.history = [*shelf.history, note][-HISTORY_KEPT:]
 

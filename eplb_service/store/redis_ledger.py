@@ -3,7 +3,8 @@
 {eplb}:fence             the newest generation
 {eplb}:beats             how often it has said that it leads
 {eplb}:deployments       set of names
-{eplb}:NAME              hash: record, settings, freeze, start, start_after, highest, version
+{eplb}:NAME              hash: record, settings, freeze, drained, start, start_after, highest,
+                         version
 {eplb}:NAME:epochs       hash: number to phase, reason, step, time and revision, as JSON
 {eplb}:NAME:past         the same for numbers whose records are forgotten; never read whole
 {eplb}:NAME:bodies       hash: number to an epoch's record, as codec.encode packs it
@@ -46,6 +47,7 @@ class Line:
 
 RECORD: Final = TypeAdapter(DeploymentRecord)
 FREEZE: Final = TypeAdapter(Freeze)
+RANKS: Final = TypeAdapter(tuple[int, ...])
 LINE: Final = TypeAdapter(Line)
 ENTRY: Final = TypeAdapter(HistoryEntry)
 SERVED = (WavePhase.SETTLED, WavePhase.COMMITTED)
@@ -129,6 +131,11 @@ class Ledger:
         """The operator's."""
         text = self.head.get("freeze")
         return FREEZE.validate_json(text) if text else None
+
+    @property
+    def drained(self) -> tuple[int, ...]:
+        """Ranks that operators have drained."""
+        return RANKS.validate_json(self.head.get("drained", b"[]"))
 
     def newest(self, *phases: WavePhase, after: int = -1, below: int | None = None) -> Epoch | None:
         """Return the highest number in one of the phases whose record is kept."""

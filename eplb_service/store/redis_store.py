@@ -10,6 +10,7 @@ from typing import cast
 
 from eplb_service.controller.records import (
     DeploymentRecord,
+    DrainNote,
     EpochEnd,
     EpochRecord,
     FreezeNote,
@@ -39,6 +40,7 @@ from eplb_service.store.redis_ledger import (
     FENCE,
     FREEZE,
     NAMES,
+    RANKS,
     SERVED,
     Keys,
     Ledger,
@@ -231,6 +233,8 @@ class RedisStore(RedisArchive):
                     return (("HSET", head, "freeze", FREEZE.dump_json(freeze)),)
                 case SettingsNote(settings):
                     return (("HSET", head, "settings", settings),)
+                case DrainNote(ranks):
+                    return (("HSET", head, "drained", RANKS.dump_json(ranks)),)
                 case HistoryEntry():
                     return ledgers.add_history(ledger.keys, note)
 
@@ -290,4 +294,5 @@ def _recover(wire: Wire, ledger: Ledger) -> Recovered | None:
         highest_revision=ledgers.line_of(wire, ledger, settled.wave.epoch).revision,
         freeze=ledger.freeze,
         settings=ledger.head.get("settings", b"{}").decode(),
+        drained=ledger.drained,
     )

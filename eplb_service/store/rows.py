@@ -21,6 +21,7 @@ from eplb_service.store.judge import HISTORY_KEPT, SETTLED_KEPT, unknown_deploym
 
 RECORD: Final = TypeAdapter(DeploymentRecord)
 FREEZE: Final = TypeAdapter(Freeze)
+RANKS: Final = TypeAdapter(tuple[int, ...])
 
 _EPOCH = (
     "SELECT epoch, phase, reason, step, at_s, body FROM epochs "
@@ -45,6 +46,7 @@ class DeploymentRow:
     """What a group of another shape restarted into; see judge.start_is_news."""
     start_after: Epoch
     """Epochs up to this one are of an earlier shape."""
+    drained: tuple[int, ...]
 
 
 def generation(connection: sqlite3.Connection) -> Generation:
@@ -77,19 +79,21 @@ def deployment_names(connection: sqlite3.Connection) -> tuple[str, ...]:
 
 def deployment(connection: sqlite3.Connection, name: str) -> DeploymentRow | None:
     """One deployment, or None."""
-    found: tuple[str, str | None, str, bytes | None, int] | None = connection.execute(
-        "SELECT record, freeze, settings, start, start_after FROM deployments WHERE name = ?",
+    found: tuple[str, str | None, str, bytes | None, int, str] | None = connection.execute(
+        "SELECT record, freeze, settings, start, start_after, drained FROM deployments "
+        "WHERE name = ?",
         (name,),
     ).fetchone()
     if found is None:
         return None
-    record, freeze, settings, start, start_after = found
+    record, freeze, settings, start, start_after, drained = found
     return DeploymentRow(
         RECORD.validate_json(record),
         FREEZE.validate_json(freeze) if freeze else None,
         settings,
         decode(start, what=f"the start of {name}") if start else None,
         Epoch(start_after),
+        RANKS.validate_json(drained),
     )
 
 
@@ -124,6 +128,13 @@ def write_settings(connection: sqlite3.Connection, name: str, settings: str) -> 
     changed = connection.execute(
         "UPDATE deployments SET settings = ? WHERE name = ?", (settings, name)
     )
+    _require_changed(changed, name)
+
+
+def write_drained(connection: sqlite3.Connection, name: str, ranks: tuple[int, ...]) -> None:
+    """Replace the set of drained ranks."""
+    text = RANKS.dump_json(ranks).decode()
+    changed = connection.execute("UPDATE deployments SET drained = ? WHERE name = ?", (text, name))
     _require_changed(changed, name)
 
 

@@ -11,23 +11,25 @@ from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
-VERSION = 2
+VERSION = 3
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
 TABLES = """
 CREATE TABLE fence (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
-    generation INTEGER NOT NULL
+    generation INTEGER NOT NULL,
+    beats INTEGER NOT NULL DEFAULT 0
 );
-INSERT INTO fence VALUES (1, 0);
+INSERT INTO fence (only_row, generation) VALUES (1, 0);
 CREATE TABLE deployments (
     name TEXT PRIMARY KEY,
     record TEXT NOT NULL,
     freeze TEXT,
     settings TEXT NOT NULL DEFAULT '{}',
     start BLOB,
-    start_after INTEGER NOT NULL DEFAULT -1
+    start_after INTEGER NOT NULL DEFAULT -1,
+    drained TEXT NOT NULL DEFAULT '[]'
 );
 CREATE TABLE epochs (
     deployment TEXT NOT NULL,
@@ -51,10 +53,11 @@ CREATE TABLE history (
 );
 CREATE INDEX history_by_deployment ON history (deployment, number);
 """
-
-
-UPGRADES = {1: "ALTER TABLE fence ADD COLUMN beats INTEGER NOT NULL DEFAULT 0"}
-"""What makes the next version of a version; TABLES makes version 1."""
+UPGRADES = {
+    1: "ALTER TABLE deployments ADD COLUMN drained TEXT NOT NULL DEFAULT '[]'",
+    2: "ALTER TABLE fence ADD COLUMN beats INTEGER NOT NULL DEFAULT 0",
+}
+"""By version of the tables: what makes them those of the next one."""
 
 
 def connect(path: Path, wait_s: float) -> sqlite3.Connection:
@@ -91,14 +94,13 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    version = _version(connection, path)  # another process may have been faster
-    if version == 0:
-        for statement in TABLES.split(";"):
+    version = _version(connection, path)
+    if version != VERSION:  # another process may have been faster
+        steps = [UPGRADES[made] for made in range(version, VERSION)] if version else []
+        for statement in steps or TABLES.split(";"):
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for known in range(max(version, 1), VERSION):
-        connection.execute(UPGRADES[known])
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
     connection.execute("COMMIT")
 
 

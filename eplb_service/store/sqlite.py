@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eplb_service.controller.records import (
     DeploymentRecord,
+    DrainNote,
     EpochEnd,
     EpochRecord,
     FreezeNote,
@@ -190,6 +191,8 @@ class SqliteStore(SqliteArchive):
                     rows.write_freeze(file, deployment, freeze)
                 case SettingsNote(settings):
                     rows.write_settings(file, deployment, settings)
+                case DrainNote(ranks):
+                    rows.write_drained(file, deployment, ranks)
                 case HistoryEntry():
                     rows.write_history(file, deployment, note)
 
@@ -249,4 +252,5 @@ def _recover(file: sqlite3.Connection, name: str) -> Recovered | None:
         highest_revision=rows.revision(file, name, settled.wave.epoch),
         freeze=known.freeze,
         settings=known.settings,
+        drained=known.drained,
     )

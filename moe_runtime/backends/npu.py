@@ -8,8 +8,10 @@ It opens where an NPU answers, and nowhere else; it never computes on the CPU in
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +22,15 @@ from moe_runtime.backends.npu_mc2 import Communicator
 from moe_runtime.backends.npu_rules import OLDEST, RULES
 from moe_runtime.contracts.npu_errors import NpuKernelMissing, NpuUnavailable
 
-__all__ = ["Installation", "communicator", "custom_operators", "open_npu"]
+__all__ = [
+    "HcclGroups",
+    "Installation",
+    "NpuStreams",
+    "communicator",
+    "custom_operators",
+    "moving_lane",
+    "open_npu",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +94,57 @@ def _is_hccl(group: dist.ProcessGroup) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+
+
+class HcclGroups:
+    """Meets `CommunicatorSource`."""
+
+    def make(self) -> dist.ProcessGroup:
+        """Return another HCCL group of all ranks. Collective."""
+        group = dist.new_group(backend="hccl")
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+
+    def named(self, group: dist.ProcessGroup) -> Communicator:
+        """Return its communicator; raises NpuUnavailable."""
+        return communicator(group)
+
+
+class NpuStreams:
+    """Meets `Streams` on one NPU; the second stream is the same for all layers."""
+
+    def __init__(self, index: int) -> None:
+        self._npu: Any = torch.npu
+        self._second = self._npu.Stream(device=index)
+
+    def record(self) -> object:
+        """Return an event on the current stream."""
+        event = self._npu.Event()
+        event.record(self._npu.current_stream())
+        return event
+
+    def wait(self, event: object) -> None:
+        """Hold the current stream until the event."""
+        self._npu.current_stream().wait_event(event)
+
+    def second(self) -> AbstractContextManager[None]:
+        """Make the second stream the current one."""
+        return self._npu.stream(self._second)
+
+
+def moving_lane(index: int) -> Callable[[], AbstractContextManager[None]]:
+    """Return what gives the calling thread this NPU and a stream of its own, and waits for it.
+
+    A thread begins with device 0, whatever the process has chosen.
+    """
+    npu: Any = torch.npu
+    stream = npu.Stream(device=index)
+
+    @contextmanager
+    def lane() -> Generator[None]:
+        npu.set_device(index)
+        with npu.stream(stream):
+            yield
+            stream.synchronize()
+
+    return lane

@@ -12,9 +12,25 @@ from moe_runtime.contracts.gating import Choice, Scoring, SelectorSettings
 from moe_runtime.contracts.ids import LogicalIds
 from moe_runtime.contracts.npu_errors import NpuKernelMissing
 
-__all__ = ["gate"]
+__all__ = ["gate", "scores_by"]
 
 _EPS = 1e-20
+_SMALLEST_GROUP = 2
+"""The operator takes groups of more experts than this."""
+
+
+def scores_by(settings: SelectorSettings) -> bool:
+    """Tell whether the operator scores and judges as the settings ask."""
+    size = settings.num_experts // settings.num_groups
+    if settings.num_groups > 1 and size <= _SMALLEST_GROUP:
+        return False
+    match settings.scoring:
+        case Scoring.SOFTMAX:
+            return True
+        case Scoring.SIGMOID:
+            return settings.renormalise
+        case Scoring.SQRT_SOFTPLUS:
+            return False
 
 
 def gate(

@@ -13,12 +13,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 __all__ = [
+    "batch_p2p",
     "first_line",
     "from_array",
     "in_pieces",
     "new_group",
     "split_rows",
     "start_all_to_all",
+    "to_array",
     "to_ints",
     "unique_ints",
     "wait_for",
@@ -27,17 +29,22 @@ __all__ = [
 
 def to_ints(numbers: Tensor) -> list[int]:
     """Return a one-dimensional tensor of integers as a list."""
-    return [int(n) for n in numbers.tolist()]
+    return [int(n) for n in numbers.cpu().tolist()]
 
 
 def unique_ints(numbers: Tensor) -> list[int]:
     """Return the distinct values, rising."""
-    return [int(n) for n in torch.unique(numbers).tolist()]
+    return [int(n) for n in torch.unique(numbers.cpu()).tolist()]
 
 
 def from_array(array: npt.NDArray[np.generic]) -> Tensor:
     """Return a tensor on the memory of an array."""
     return torch.from_numpy(array)
+
+
+def to_array(numbers: Tensor) -> npt.NDArray[np.int64]:
+    """Return a copy of whole numbers for the host; waits for the device that they are on."""
+    return np.array(numbers.cpu().numpy(), dtype=np.int64)
 
 
 def split_rows(rows: Tensor, size: int | Sequence[int], *, dim: int = 0) -> tuple[Tensor, ...]:
@@ -75,6 +82,23 @@ def new_group() -> dist.ProcessGroup:
     group = dist.new_group()
     assert isinstance(group, dist.ProcessGroup)
     return group
+
+
+def batch_p2p(
+    sends: Sequence[tuple[Tensor, int]],
+    receives: Sequence[tuple[Tensor, int]],
+    group: dist.ProcessGroup,
+) -> list[dist.Work]:
+    """Begin to send to, and receive from, ranks of a group, all as one; raises RuntimeError.
+
+    Between two ranks what is sent first is received first: nothing carries a tag, since HCCL
+    knows none. As one, so that no rank waits to send to one that waits to send to it.
+    """
+    operations = [
+        *(dist.P2POp(dist.isend, tensor, group=group, group_peer=to) for tensor, to in sends),
+        *(dist.P2POp(dist.irecv, tensor, group=group, group_peer=by) for tensor, by in receives),
+    ]
+    return dist.batch_isend_irecv(operations) if operations else []
 
 
 def first_line(error: RuntimeError) -> str:

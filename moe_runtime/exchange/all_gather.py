@@ -10,13 +10,11 @@ and one exchange of partial sums, which the owner adds in order of rank.
 
 from dataclasses import dataclass
 
-import torch
-
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.rows import AS_IS, RowCoder
 from moe_runtime.contracts.stages import AllGatherCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
-from moe_runtime.exchange.gathered import gather_placed, local_pairs
+from moe_runtime.exchange.gathered import gather_placed, local_pairs, owners_of
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.placement.maps import SlotLayout
 
@@ -37,7 +35,7 @@ class AllGatherExchange:
         seen = gather_placed(self.peers, placed, view.rows_N, self.coder)
         local = local_pairs(
             seen,
-            torch.repeat_interleave(torch.tensor(view.rows_N)),
+            owners_of(view.rows_N, seen.slots.ids_TK.device),
             base=self.layout.base(view.rank),
             shape_NS=(len(view.rows_N), self.layout.slots_per_rank[view.rank]),
             backend=self.backend,

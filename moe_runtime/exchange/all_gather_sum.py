@@ -20,7 +20,7 @@ from moe_runtime.contracts.rows import AS_IS, RowCoder
 from moe_runtime.contracts.stages import AllGatherSumCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows
-from moe_runtime.exchange.gathered import gather_placed, local_pairs
+from moe_runtime.exchange.gathered import gather_placed, local_pairs, owners_of
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.team import TeamPeers
 from moe_runtime.placement.maps import SlotLayout
@@ -49,7 +49,7 @@ class AllGatherSumExchange:
         seen = gather_placed(column, placed, rows_G, self.coder)
         local = local_pairs(
             seen,
-            torch.repeat_interleave(torch.tensor(rows_G)) * self.team,
+            owners_of(rows_G, seen.slots.ids_TK.device) * self.team,
             base=self.layout.base(view.rank),
             shape_NS=(len(view.rows_N), self.layout.slots_per_rank[view.rank]),
             backend=self.backend,

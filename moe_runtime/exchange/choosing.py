@@ -22,7 +22,7 @@ from moe_runtime.contracts.exchange_errors import BeyondLimit, ImpossibleMode
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.exchange.limits import MC2_A2, MC2_A3, UNLIMITED, Limits, check_build
 
-__all__ = ["Capability", "Deployment", "SocFamily", "choose", "mode_refusals"]
+__all__ = ["Capability", "Deployment", "SocFamily", "choose", "limits_of", "mode_refusals"]
 
 
 class SocFamily(Enum):
@@ -63,6 +63,7 @@ _LIMITS = {
     SocFamily.A2: MC2_A2,
     SocFamily.A3: MC2_A3,
     SocFamily.A5: MC2_A3,
+    SocFamily.P310: UNLIMITED,
     SocFamily.CPU: UNLIMITED,
 }
 _FUSED_FORMATS = frozenset({"w8a8", "w4a8"})
@@ -82,6 +83,11 @@ def choose(of: Deployment, *, rows: int, override: ExchangeMode | None = None) -
             raise ImpossibleMode(override.value, reasons=reasons)
         return override
     return next(mode for mode in _candidates(of) if not mode_refusals(mode, of, rows=rows))
+
+
+def limits_of(soc: SocFamily) -> Limits:
+    """Return what MC2's operators take on a family; a 310P has none of them and no limits."""
+    return _LIMITS[soc]
 
 
 def mode_refusals(mode: ExchangeMode, of: Deployment, *, rows: int) -> tuple[str, ...]:

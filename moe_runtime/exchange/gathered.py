@@ -4,6 +4,7 @@ Axes    A tokens that are seen   N ranks   K experts per token   S local slots
         M rows at local slots    Z width
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from moe_runtime.exchange.parcels import pack
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.places import claims, places
 
-__all__ = ["LocalPairs", "Seen", "gather_placed", "local_pairs"]
+__all__ = ["LocalPairs", "Seen", "gather_placed", "local_pairs", "owners_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +51,13 @@ def gather_placed(peers: Peers, placed: Placed, rows_N: tuple[int, ...], coder: 
     packed, parcel = pack((*own.parts(), *sides))
     *parts, slots, experts, weights = parcel.unpack(peers.all_gather(packed, rows_N))
     return Seen(own.of(tuple(parts)), PhysicalIds(slots), LogicalIds(experts), weights)
+
+
+def owners_of(rows_N: Sequence[int], device: torch.device) -> Tensor:
+    """Return int64 [A]: who owns each token; its size is known beforehand, so no host waits."""
+    owners_N = torch.arange(len(rows_N), device=device)
+    times_N = torch.tensor(rows_N, device=device)
+    return torch.repeat_interleave(owners_N, times_N, output_size=sum(rows_N))
 
 
 def local_pairs(

@@ -13,7 +13,7 @@ from moe_runtime.contracts.rows import AS_IS, RowCoder
 from moe_runtime.contracts.stages import AllGatherCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.exchange.all_gather import AllGatherExchange
-from moe_runtime.exchange.gathered import gather_placed
+from moe_runtime.exchange.gathered import gather_placed, owners_of
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.places import tell
 from moe_runtime.placement.maps import SlotLayout
@@ -36,12 +36,7 @@ class NpuAllGatherExchange:
         num_ranks, num_slots = len(view.rows_N), self.layout.slots_per_rank[view.rank]
         local_AK = seen.slots.ids_TK - self.layout.base(view.rank)
         local_AK = torch.where((local_AK >= 0) & (local_AK < num_slots), local_AK, -1)
-        device = local_AK.device
-        sources_A = torch.repeat_interleave(
-            torch.arange(num_ranks, device=device),
-            torch.tensor(view.rows_N, device=device),
-            output_size=sum(view.rows_N),
-        )
+        sources_A = owners_of(view.rows_N, local_AK.device)
         cells_AK = torch.where(local_AK >= 0, sources_A[:, None] * num_slots + local_AK, -1)
         told_C2 = tell(cells_AK, seen.experts.ids_TK, num_ranks * num_slots)
         received_NS, claimed_NS = told_C2.view(num_ranks, num_slots, 2).unbind(dim=2)

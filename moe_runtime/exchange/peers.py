@@ -18,6 +18,7 @@ from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 
 __all__ = ["Alone", "Arrived", "GroupPeers", "Peers", "Pending", "announce"]
 
+_HOST = torch.device("cpu")
 _DEADLINE_S = 300.0
 """Longer than any step; a group whose process group gives up earlier ends earlier."""
 
@@ -172,12 +173,19 @@ class GroupPeers:
 
 
 def announce(
-    peers: Peers, step: Step, *, num_rows: int, tables_mark: int = 0, settings_mark: int = 0
+    peers: Peers,
+    step: Step,
+    *,
+    num_rows: int,
+    tables_mark: int = 0,
+    settings_mark: int = 0,
+    home: torch.device = _HOST,
 ) -> StepView:
     """Tell all ranks what this rank brings to the step, and learn what they bring.
 
     tables_mark      fingerprint of this rank's dispatch tables
     settings_mark    fingerprint of how this rank is about to exchange tokens
+    home             where the group carries tensors from
 
     One collective per step, before the first layer. Raises DummyStepWithTokens, and
     RanksDisagree, on every rank alike, if ranks are about to exchange in different ways.
@@ -185,7 +193,8 @@ def announce(
     if step.kind is StepKind.DUMMY and num_rows:
         raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
     own = [num_rows, step.kind, step.phase, tables_mark, settings_mark]
-    told_N5 = peers.all_gather(torch.tensor([own], dtype=torch.int64), [1] * peers.size)
+    own_15 = torch.tensor([own], dtype=torch.int64, device=home)
+    told_N5 = peers.all_gather(own_15, [1] * peers.size)
     rows, kinds, phases, marks, settings = (torch_calls.to_ints(column) for column in told_N5.t())
     if len(set(settings)) > 1:
         raise RanksDisagree(

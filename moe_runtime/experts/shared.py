@@ -71,7 +71,7 @@ def compute_shared(
     down, and the gate        before results are combined
     """
     weights = expert.weights
-    all_rows = GroupCounts(torch.tensor([x_TD.shape[0]]))
+    all_rows = GroupCounts(torch.tensor([x_TD.shape[0]], device=x_TD.device))
     timeline.wait(Moment.ROUTED)
     rows = backend.quantise(x_TD, weights.rows)
     timeline.wait(Moment.DISPATCH)

@@ -58,9 +58,12 @@ def refusals(asked: Asked) -> tuple[str, ...]:
     return tuple(sentence for rule in _RULES for sentence in rule(asked))
 
 
-def require(asked: Asked) -> None:
-    """Raise Unsupported, with every reason, unless it is allowed."""
-    if against := refusals(asked):
+def require(asked: Asked, *, also: tuple[str, ...] = ()) -> None:
+    """Raise Unsupported, with every reason, unless it is allowed.
+
+    also    reasons of the backend at hand, which may not have all that its kind of device could
+    """
+    if against := (*refusals(asked), *also):
         raise Unsupported(
             f"{asked.format.value} weights in {asked.mode} on {asked.device.value} "
             f"({asked.activation}, {asked.dtype})",

@@ -33,6 +33,7 @@ from moe_runtime.contracts.stages import (
 from moe_runtime.contracts.step import StepKind, StepView
 from moe_runtime.contracts.timeline import InOrder, Moment, Timeline
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
+from moe_runtime.contracts.torch_calls import to_array
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.prepare import finalize, finalize_piece, prepare, prepare_piece
@@ -235,7 +236,7 @@ class _Experts:
         """Raise EmptySlotReached or StaleTable unless each slot holds whom its rows are for."""
         index = self._layer.index
         held_S = self._layer.state.slots.held()[index]
-        claimed_NS = dispatched.claimed_NS.numpy()
+        claimed_NS = to_array(dispatched.claimed_NS)
         wrong_NS = (claimed_NS != held_S) & (claimed_NS != UNCLAIMED)
         if not wrong_NS.any():
             return

@@ -18,10 +18,12 @@ from torch import Tensor
 
 from moe_runtime.contracts.ids import NOT_SENT, LogicalIds
 from moe_runtime.contracts.step import Phase, StepKind, StepView
+from moe_runtime.contracts.torch_calls import to_array
 
 __all__ = ["CounterSnapshot", "LoadCounters"]
 
 Counts = npt.NDArray[np.int64]
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,14 +50,28 @@ class CounterSnapshot:
 
 
 class LoadCounters:
-    """The totals of one rank."""
+    """The totals of one rank.
 
-    def __init__(self, *, num_layers: int, num_slots: int, num_experts: int) -> None:
+    home    where its tokens are computed, and its totals kept
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        num_slots: int,
+        num_experts: int,
+        home: torch.device = _HOST,
+    ) -> None:
         phases = len(Phase)
+
+        def none(*shape: int) -> Tensor:
+            return torch.zeros((phases, num_layers, *shape), dtype=torch.int64, device=home)
+
         self._num_experts = num_experts
-        self._received_HLS = torch.zeros((phases, num_layers, num_slots), dtype=torch.int64)
-        self._sent_HLE = torch.zeros((phases, num_layers, num_experts), dtype=torch.int64)
-        self._zero_HL = torch.zeros((phases, num_layers), dtype=torch.int64)
+        self._received_HLS = none(num_slots)
+        self._sent_HLE = none(num_experts)
+        self._zero_HL = none()
         self._tokens_H = [0] * phases
         self._steps_G = [0] * len(StepKind)
         self._padding_rows = 0
@@ -77,7 +93,9 @@ class LoadCounters:
         sent           experts that this rank's own tokens chose
         received_NS    [N, S]  rows that each rank sent to each local slot
         """
-        self._received_HLS[:, layer] += view.load_mask() @ received_NS
+        counted_HN = view.load_mask().to(received_NS.device)
+        # No product of matrices: devices multiply none of int64.
+        self._received_HLS[:, layer] += (counted_HN[:, :, None] * received_NS).sum(dim=1)
         if view.own.kind is StepKind.REAL:
             shifted = sent.ids_TK.reshape(-1) - NOT_SENT
             counts = torch.bincount(shifted, minlength=self._num_experts + 1)
@@ -97,9 +115,9 @@ class LoadCounters:
     def snapshot(self) -> CounterSnapshot:
         """Copy all totals."""
         return CounterSnapshot(
-            received_HLS=self._received_HLS.numpy().copy(),
-            sent_HLE=self._sent_HLE.numpy().copy(),
-            zero_HL=self._zero_HL.numpy().copy(),
+            received_HLS=to_array(self._received_HLS),
+            sent_HLE=to_array(self._sent_HLE),
+            zero_HL=to_array(self._zero_HL),
             tokens_H=np.array(self._tokens_H, dtype=np.int64),
             steps_G=np.array(self._steps_G, dtype=np.int64),
             padding_rows=self._padding_rows,

@@ -22,9 +22,11 @@ from torch import Tensor
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch, UnplacedExpert
 from moe_runtime.contracts.ids import NOT_SENT, PhysicalIds
 from moe_runtime.contracts.stages import Placed, Routed
-from moe_runtime.contracts.torch_calls import from_array, unique_ints
+from moe_runtime.contracts.torch_calls import from_array, to_array, unique_ints
 
 __all__ = ["DispatchTables", "SlotLayout", "remap"]
+
+_HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +59,19 @@ class SlotLayout:
 
 
 class DispatchTables:
-    """One table per layer, updated in place."""
+    """One table per layer, updated in place.
 
-    def __init__(self, tables_LEJ: npt.ArrayLike, *, layout: SlotLayout) -> None:
+    home    where tokens are computed, and tables looked up
+    """
+
+    def __init__(
+        self, tables_LEJ: npt.ArrayLike, *, layout: SlotLayout, home: torch.device = _HOST
+    ) -> None:
         tables = np.array(tables_LEJ, dtype=np.int64)
         if tables.ndim != 3:
             raise ShapeMismatch("tables_LEJ", got=tables.shape, expected="(L, E, J)")
         self._layout = layout
-        self._tables_LEJ = from_array(tables)
+        self._tables_LEJ = from_array(tables).to(home)
         for layer, table in enumerate(tables):
             self.check(layer, table)
 
@@ -74,7 +81,7 @@ class DispatchTables:
 
     def snapshot(self) -> npt.NDArray[np.int64]:
         """Return a copy of all tables, [L, E, J]."""
-        return self._tables_LEJ.numpy().copy()
+        return to_array(self._tables_LEJ)
 
     def set(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's table in place; raises BadTable and keeps the old one."""
@@ -111,7 +118,8 @@ def remap(routed: Routed, table_EJ: Tensor, *, layer: int, row_offset: int = 0) 
     if num_choices == 1:
         slots_TK = table_EJ[:, 0][experts_TK]
     else:
-        rows_T = torch.arange(row_offset, row_offset + experts_TK.shape[0]) % num_choices
+        last = row_offset + experts_TK.shape[0]
+        rows_T = torch.arange(row_offset, last, device=experts_TK.device) % num_choices
         slots_TK = table_EJ[experts_TK, rows_T[:, None]]
     unplaced_TK = (slots_TK < 0) & sent_TK
     if unplaced_TK.any():

@@ -45,7 +45,8 @@ def force_balance(choice: Choice, *, num_experts: int, first_row: int) -> Choice
     """
     num_rows, top_k = choice.weights_TK.shape
     start = first_row * top_k
-    ids = torch.arange(start, start + num_rows * top_k) % num_experts
+    device = choice.weights_TK.device
+    ids = torch.arange(start, start + num_rows * top_k, device=device) % num_experts
     return Choice(LogicalIds(ids.view(num_rows, top_k)), choice.weights_TK)
 
 

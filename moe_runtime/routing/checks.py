@@ -14,7 +14,7 @@ from moe_runtime.contracts.errors import (
     TokenIdOutOfRange,
 )
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
-from moe_runtime.contracts.torch_calls import unique_ints
+from moe_runtime.contracts.torch_calls import to_ints, unique_ints
 from moe_runtime.routing.kinds import HashRouting, OnInputRouting, Routing
 
 __all__ = ["check_batch_ids", "check_experts", "check_table", "check_token_ids", "check_weights"]
@@ -41,7 +41,7 @@ def check_experts(who: str, ids_TK: Tensor, *, num_experts: int) -> Tensor:
         raise BadChoice(
             who,
             reason=f"chose an expert twice for {int(repeats_T.sum())} tokens, the first of them "
-            f"{ids_TK[row].numpy().tolist()}; experts of a token must be distinct",
+            f"{to_ints(ids_TK[row])}; experts of a token must be distinct",
         )
     return ids_TK
 

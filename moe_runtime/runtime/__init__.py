@@ -46,13 +46,16 @@ from moe_runtime.routing.kinds import (
     ZeroExpertRouting,
 )
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
+from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.engine import MoeRuntime, Start
 from moe_runtime.runtime.model import LatentShape, Model, StackShape
+from moe_runtime.runtime.npu_device import open_device, peers_of
 from moe_runtime.runtime.reference import DenseReference
 from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
 from moe_runtime.runtime.traffic import ByTable, Nodes, OneNode, Traffic
 
 __all__ = [
+    "CPU",
     "EMPTY",
     "EVEN",
     "GELU",
@@ -73,6 +76,7 @@ __all__ = [
     "CounterSnapshot",
     "CustomRouting",
     "DenseReference",
+    "Device",
     "EvenRows",
     "ExchangeMode",
     "GELUTanh",
@@ -122,6 +126,8 @@ __all__ = [
     "id_dtype",
     "logical_weights",
     "narrow",
+    "open_device",
     "own_rows",
+    "peers_of",
     "refuse_impossible",
 ]

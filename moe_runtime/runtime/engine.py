@@ -6,7 +6,6 @@ Axes    T rows   D model width   L layers   S local slots   E experts   J rows o
     x = x + layer(rms_norm(x))    for each layer
 """
 
-import time
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.coding import FormCoder
-from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.npu_errors import WrongMemory
 from moe_runtime.contracts.step import StepKind
+from moe_runtime.contracts.tokens import TokenIds
+from moe_runtime.contracts.torch_calls import to_array
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.formats.packing import Packing
@@ -31,9 +32,16 @@ from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.checks import check_batch_ids
-from moe_runtime.routing.router import GatingPath, bind
+from moe_runtime.routing.router import bind
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.loading import load_slots, require_modes, served_expert, served_layer
+from moe_runtime.runtime.device import CPU, Device
+from moe_runtime.runtime.loading import (
+    at_home,
+    load_slots,
+    require_modes,
+    served_expert,
+    served_layer,
+)
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
@@ -51,6 +59,8 @@ class Start:
     tables_LEJ: npt.ArrayLike
     """[L, E, J] slots that this rank's tokens use."""
     staging_rows: int
+    device: Device = CPU
+    """What it is computed on."""
 
 
 class MoeRuntime:
@@ -71,7 +81,8 @@ class MoeRuntime:
         packing: Packing = UNPACKED,
     ) -> None:
         shape = model.shape
-        require_modes(shape, mode, dtype, packing)
+        traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
+        require_modes(shape, traffic, start.device, dtype=dtype, packing=packing)
         held_LS = np.array(start.held_LS, dtype=np.int64)
         _check_start(shape, start, peers)
         self.model = model
@@ -79,27 +90,25 @@ class MoeRuntime:
         self._peers = peers
         self._base = start.layout.base(peers.rank)
         self._dtype, self._packing = dtype, packing
-        self.slots = ExpertSlots(
-            [load_slots(model, i, held_S, (packing, dtype)) for i, held_S in enumerate(held_LS)],
-            held_LS=held_LS,
-            staging_rows=start.staging_rows,
-        )
-        self._tables = DispatchTables(start.tables_LEJ, layout=start.layout)
+        self.device = start.device
+        home = self.device.home
+        self.slots = _load(model, start, held_LS, (packing, dtype))
+        self._tables = DispatchTables(start.tables_LEJ, layout=start.layout, home=home)
         for layer in range(shape.num_layers):
-            self._check_own(layer, self._tables.table(layer).numpy())
+            self._check_own(layer, to_array(self._tables.table(layer)))
         self._counters = LoadCounters(
             num_layers=shape.num_layers,
             num_slots=self.slots.num_slots,
             num_experts=shape.num_experts,
+            home=home,
         )
         self._marks = [_mark(table) for table in self._tables.snapshot()]
-        traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
         self._capture = traffic.capture
-        coder = FormCoder(CpuBackend(), packing.format.rows)
-        self._ways = Ways(peers, self.layout, shape, traffic, coder)
+        coder = FormCoder(self.device.backend, packing.format.rows)
+        self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
         self._settings_mark = self._ways.check()
         state = RankState(self.slots, self._tables, self._counters)
-        self._layers = _layers(model, state, dtype)
+        self._layers = _layers(model, state, dtype, self.device)
 
     def forward(self, batch: Batch) -> Tensor:
         """Run one step: [T, D]; padding rows come back as they were given.
@@ -109,11 +118,13 @@ class MoeRuntime:
         (hierarchical MC2) or 5 (fused MC2); one more where pieces of a team's tokens are gathered,
         and one for captured ids that lie over a team.
 
-        Raises ShapeMismatch, MissingTokenIds and TokenIdOutOfRange, before the group hears of the
-        step, if the batch does not fit the model, RanksDisagree, on all ranks alike, if they do
-        not exchange alike, and what the stages raise; after an ExchangeFailed the group is lost.
+        Raises ShapeMismatch, WrongMemory, MissingTokenIds and TokenIdOutOfRange, before the group
+        hears of the step, if the batch does not fit model and device, RanksDisagree, on all ranks
+        alike, if they do not exchange alike, and what the stages raise; after an ExchangeFailed
+        the group is lost.
         """
         _check_batch(self.model.shape, batch)
+        _check_memory(batch, self.device.home)
         num_real = int(batch.real_T.sum())
         announced = announce(
             self._peers,
@@ -121,6 +132,7 @@ class MoeRuntime:
             num_rows=num_real,
             tables_mark=_mark(self._marks),
             settings_mark=self._settings_mark,
+            home=self.device.home,
         )
         recorder = NO_CAPTURE if self._capture is None else self._recorder()
         way = self._ways.way(announced, recorder)
@@ -199,11 +211,25 @@ class MoeRuntime:
             self._capture.take(Captured(ids_TLK))
 
 
-def _layers(model: Model, state: RankState, dtype: torch.dtype) -> tuple[MoELayer, ...]:
+def _load(
+    model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: tuple[Packing, torch.dtype]
+) -> ExpertSlots[ExpertWeights]:
+    home = start.device.home
+    layers = [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)]
+    return ExpertSlots(layers, held_LS=held_LS, staging_rows=start.staging_rows)
+
+
+def _layers(
+    model: Model, state: RankState, dtype: torch.dtype, device: Device
+) -> tuple[MoELayer, ...]:
     shape = model.shape
-    maths = LayerMaths(shape.selector, shape.activation, CpuBackend(), time.perf_counter)
-    parts = [served_layer(model, layer, dtype) for layer in range(shape.num_layers)]
-    path = GatingPath.FUSED_WHERE_LEGAL
+    maths = LayerMaths(
+        shape.selector, shape.activation, device.backend, device.now, device.timeline
+    )
+    parts = [
+        at_home(served_layer(model, layer, dtype), device.home) for layer in range(shape.num_layers)
+    ]
+    path = device.gating(shape.selector)
     return tuple(
         MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
         for i, w in enumerate(parts)
@@ -226,6 +252,18 @@ def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
     tables = np.shape(start.tables_LEJ)
     if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
         raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")
+
+
+def _check_memory(batch: Batch, home: torch.device) -> None:
+    """Raise WrongMemory unless a batch is in the memory of the device that computes it."""
+    parts = {"x_TD": batch.x_TD, "real_T": batch.real_T}
+    if isinstance(batch.router, ByLogits):
+        parts["logits_LTE"] = batch.router.logits_LTE
+    if isinstance(batch.token_ids, TokenIds):
+        parts["token_ids"] = batch.token_ids.ids_T
+    for what, tensor in parts.items():
+        if tensor.device != home:
+            raise WrongMemory(what, got=str(tensor.device), expected=str(home))
 
 
 def _check_batch(shape: StackShape, batch: Batch) -> None:

@@ -3,23 +3,30 @@
 Axes    S local slots
 """
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
+from moe_runtime.exchange.choosing import Capability
 from moe_runtime.experts.activations import is_limited
 from moe_runtime.formats.capabilities import Asked, DeviceKind, require
 from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.slots import EMPTY
+from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.model import Model, StackShape
-from moe_runtime.runtime.traffic import Traffic
+from moe_runtime.runtime.traffic import ByTable, Traffic
 
-__all__ = ["load_slots", "require_modes", "served_expert", "served_layer"]
+__all__ = ["at_home", "load_slots", "require_modes", "served_expert", "served_layer"]
+
+P = TypeVar("P")
 
 
 def served_expert(
@@ -56,9 +63,11 @@ def load_slots(
     layer: int,
     held_S: npt.NDArray[np.int64],
     served: tuple[Packing, torch.dtype],
+    *,
+    home: torch.device,
 ) -> ExpertWeights:
-    """Return one layer's slots filled with the experts that they hold."""
-    stacks = served_expert(model, (layer, 0), *served).allocate(len(held_S))
+    """Return one layer's slots, at home, filled with the experts that they hold."""
+    stacks = at_home(served_expert(model, (layer, 0), *served), home).allocate(len(held_S))
     for slot, expert in enumerate(held_S.tolist()):
         if expert != EMPTY:
             loaded = served_expert(model, (layer, expert), *served).named()
@@ -67,20 +76,65 @@ def load_slots(
     return stacks
 
 
+def at_home(weights: P, home: torch.device) -> P:
+    """Return the same parts of a model, every tensor of them in a device's memory."""
+    if isinstance(weights, Tensor):
+        return cast("P", weights.to(home))
+    if isinstance(weights, tuple):
+        return cast("P", tuple(at_home(part, home) for part in cast("tuple[object]", weights)))
+    if is_dataclass(weights) and not isinstance(weights, type):
+        parts = {f.name: at_home(getattr(weights, f.name), home) for f in fields(weights)}
+        return replace(weights, **parts)
+    return weights
+
+
 def require_modes(
-    shape: StackShape, mode: ExchangeMode | Traffic, dtype: torch.dtype, packing: Packing
+    shape: StackShape, traffic: Traffic, device: Device, *, dtype: torch.dtype, packing: Packing
 ) -> None:
-    """Raise Unsupported unless every mode that may be chosen can serve; a table may choose any."""
-    fixed = mode.mode if isinstance(mode, Traffic) else mode
-    for served in (fixed,) if isinstance(fixed, ExchangeMode) else tuple(ExchangeMode):
-        require(
-            Asked(
-                format=packing.format,
-                dtype=dtype,
-                mode=served.value,
-                device=DeviceKind.CPU,
-                activation=type(shape.activation).__name__,
-                limited=is_limited(shape.activation),
-                biased=shape.biased,
-            )
+    """Raise Unsupported unless every mode that may be chosen can serve."""
+    beside = _table_refusals(traffic.mode, device, packing)
+    for mode in _may_be_chosen(traffic):
+        asked = Asked(
+            format=packing.format,
+            dtype=dtype,
+            mode=mode.value,
+            device=device.kind,
+            activation=type(shape.activation).__name__,
+            limited=is_limited(shape.activation),
+            biased=shape.biased,
         )
+        unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
+        require(asked, also=(*beside, *unbuilt))
+
+
+def _table_refusals(
+    mode: ExchangeMode | ByTable, device: Device, packing: Packing
+) -> tuple[str, ...]:
+    """Return where a table was asked for another deployment than the one that is loaded."""
+    if isinstance(mode, ExchangeMode):
+        return ()
+    reasons: list[str] = []
+    if device.kind is not DeviceKind.CPU and mode.soc.name != device.kind.name:
+        reasons.append(
+            f"the table is asked for {mode.soc.value}, but the device is {device.kind.value}"
+        )
+    if mode.format != packing.format.value:
+        reasons.append(
+            f"the table is asked for {mode.format} weights, but {packing.format.value} are loaded"
+        )
+    return tuple(reasons)
+
+
+def _may_be_chosen(traffic: Traffic) -> Iterator[ExchangeMode]:
+    """Yield the modes of which a step may take one."""
+    match traffic.mode:
+        case ExchangeMode():
+            yield traffic.mode
+        case ByTable(override=ExchangeMode() as chosen):
+            yield chosen
+        case ByTable(capabilities=there):
+            yield from (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
+            if Capability.MC2 in there:
+                yield ExchangeMode.MC2
+            if Capability.FUSED_MC2 in there:
+                yield ExchangeMode.FUSED_MC2

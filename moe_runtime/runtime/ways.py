@@ -9,30 +9,24 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from moe_runtime.backends.coding import FormCoder
-from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.capture.step import Recorder
 from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.rows import RowCoder, RowForm
+from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.spread import OwnTokens, Replicated, Sharded
 from moe_runtime.contracts.step import StepView
 from moe_runtime.exchange.agreeing import agree
-from moe_runtime.exchange.all_gather import AllGatherExchange
-from moe_runtime.exchange.all_gather_sum import AllGatherSumExchange
-from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.blocks import UnevenRows
 from moe_runtime.exchange.choosing import Deployment, choose
-from moe_runtime.exchange.fused_mc2 import FusedMc2Exchange
 from moe_runtime.exchange.limits import check_build
-from moe_runtime.exchange.mc2 import Mc2Exchange
-from moe_runtime.exchange.mc2_hierarchy import Mc2HierarchyExchange
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.spread import check_spread, led, sliced, team_of
 from moe_runtime.layer.layer import PieceOfTeam, Way, WholeBatch
-from moe_runtime.layer.passage import FusedOrElse, Passage, Staged
 from moe_runtime.placement.maps import SlotLayout
+from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.model import StackShape
-from moe_runtime.runtime.traffic import ByTable, Nodes, OneNode, Traffic
+from moe_runtime.runtime.passages import ExchangeParts, Passages
+from moe_runtime.runtime.traffic import ByTable, Nodes, Traffic
 
 __all__ = ["Ways"]
 
@@ -47,6 +41,7 @@ class Ways:
     traffic: Traffic
     coder: FormCoder
     """The format's own: what its experts read is what travels."""
+    device: Device
 
     def check(self) -> int:
         """Refuse what can serve no step, and what ranks must not differ in.
@@ -73,7 +68,7 @@ class Ways:
             )
         plain = (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
         if traffic.spread != OwnTokens() or traffic.mode not in plain:
-            agree(self.peers, "how tokens are exchanged", self._numbers())
+            agree(self.peers, "how tokens are exchanged", self._numbers(), home=self.device.home)
         return _mark(self._numbers())
 
     def way(self, announced: StepView, recorder: Recorder) -> Way:
@@ -87,12 +82,12 @@ class Ways:
         match spread:
             case Replicated(team) if mode is ExchangeMode.ALL_GATHER:
                 view = led(announced, team)
-                return Way(view, self._gather_sum(team), WholeBatch(), recorder)
+                return Way(view, self._passages().over_teams(team), WholeBatch(), recorder)
             case Replicated(team):
                 part = PieceOfTeam(team_of(self.peers, team))
-                return Way(parts, self._passage(mode), part, recorder)
+                return Way(parts, self._passages().of(mode), part, recorder)
             case OwnTokens() | Sharded():
-                return Way(announced, self._passage(mode), WholeBatch(), recorder)
+                return Way(announced, self._passages().of(mode), WholeBatch(), recorder)
 
     def captured_over_team(self, ids_TLK: Tensor, way: Way) -> Tensor:
         """Return the ids of all tokens that this rank is asked for, in order of the batch.
@@ -118,7 +113,8 @@ class Ways:
         chosen = choose(self._deployment(mode), rows=rows, override=mode.override)
         if mode.compared:
             number = list(ExchangeMode).index(chosen)
-            agree(self.peers, "what a step exchanges", {"mode": number, "most rows": rows})
+            numbers = {"mode": number, "most rows": rows}
+            agree(self.peers, "what a step exchanges", numbers, home=self.device.home)
         return chosen
 
     def _deployment(self, by: ByTable) -> Deployment:
@@ -133,24 +129,10 @@ class Ways:
             adapters=by.adapters,
         )
 
-    def _passage(self, mode: ExchangeMode) -> Passage:
-        peers, layout, backend, coder = self.peers, self.layout, CpuBackend(), self.coder
-        match mode:
-            case ExchangeMode.ALL_GATHER:
-                return Staged(AllGatherExchange(peers, layout, backend, coder))
-            case ExchangeMode.ALL_TO_ALL:
-                return Staged(AllToAllExchange(peers, layout, backend, coder))
-            case ExchangeMode.MC2:
-                return _mc2(peers, layout, coder, self.traffic)
-            case ExchangeMode.FUSED_MC2:
-                fused = FusedMc2Exchange(
-                    peers, layout, backend, self._capacity(), coder, self.traffic.limits
-                )
-                return FusedOrElse(fused, Staged(AllToAllExchange(peers, layout, backend, coder)))
-
-    def _gather_sum(self, team: int) -> Passage:
-        coder = self.coder
-        return Staged(AllGatherSumExchange(self.peers, self.layout, CpuBackend(), team, coder))
+    def _passages(self) -> Passages:
+        return self.device.passages(
+            ExchangeParts(self.peers, self.layout, self.coder, self.traffic, self._capacity())
+        )
 
     def _capacity(self) -> int:
         """Return the rows that a rank can receive: of all ranks' blocks, what can come to one."""
@@ -175,15 +157,6 @@ class Ways:
             "slots": self.layout.num_slots,
             "captured": int(self.traffic.capture is not None),
         }
-
-
-def _mc2(peers: Peers, layout: SlotLayout, coder: RowCoder, traffic: Traffic) -> Passage:
-    backend, limits = CpuBackend(), traffic.limits
-    match traffic.nodes:
-        case OneNode():
-            return Staged(Mc2Exchange(peers, layout, backend, coder, traffic.block_rows, limits))
-        case Nodes(per_node):
-            return Staged(Mc2HierarchyExchange(peers, layout, backend, per_node, coder, limits))
 
 
 def _table_mark(by: ByTable) -> int:

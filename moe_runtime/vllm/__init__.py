@@ -14,6 +14,7 @@ from moe_runtime.vllm.factory import FactoryTaken, take_factory
 from moe_runtime.vllm.options import ExchangeChoice, Options, Unowned
 from moe_runtime.vllm.owning import OwnedModel, own_model
 from moe_runtime.vllm.placing import place
+from moe_runtime.vllm.seams import Need, engine_version, unmet
 from moe_runtime.vllm.stack import OwnedStack, StepScope
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ExchangeChoice",
     "FactoryTaken",
     "Install",
+    "Need",
     "Options",
     "OwnedModel",
     "OwnedStack",
@@ -34,7 +36,9 @@ __all__ = [
     "UnfitEngine",
     "Unowned",
     "digest",
+    "engine_version",
     "own_model",
     "place",
     "take_factory",
+    "unmet",
 ]

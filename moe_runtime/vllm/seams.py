@@ -5,7 +5,7 @@ can be read and tested where vLLM is not installed. Axes as in `contracts`.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +19,7 @@ __all__ = [
     "Coordinator",
     "Factory",
     "MoEConfig",
+    "Need",
     "RoutedExperts",
     "Runner",
     "differences",
@@ -27,6 +28,7 @@ __all__ = [
     "layers",
     "module",
     "parameters_of",
+    "unmet",
 ]
 
 FACTORIES = ("FusedMoEFactory", "FusedMoE")
@@ -219,8 +221,12 @@ def _differences() -> Iterator[str]:
         yield from _lacking(f"{_MOE}.layer.{name}", getattr(made, name), FACTORY_TAKES)
         if getattr(package, name, None) is not getattr(made, name):
             yield f"{_MOE}.{name} is not {_MOE}.layer.{name}"
-    for need in NEEDS:
-        yield from _unmet(need)
+    yield from unmet(NEEDS)
+
+
+def unmet(needs: Sequence[Need]) -> tuple[str, ...]:
+    """Return which of these names are not as they must be."""
+    return tuple(text for need in needs for text in _unmet(need))
 
 
 def _unmet(need: Need) -> Iterator[str]:

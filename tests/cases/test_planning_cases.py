@@ -20,6 +20,7 @@ from eplb_service.domain.rules import violations
 from eplb_service.gates.context import Evidence
 from eplb_service.gates.settings import GateSettings
 from eplb_service.gates.timely import balanced
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import suited
 from eplb_service.policies.request import PolicyRequest, even_split, predicted_load
 from tests.planning.tasks import by_policy, layers_of, task_of
@@ -234,7 +235,7 @@ def uneven_nodes() -> PolicyRequest:
     placement = initial_placement(num_layers=1, num_experts=32, layout=SlotLayout((3,) * 16))
     nodes = ("a",) * 6 + ("b",) * 5 + ("c",) * 5
     heat = np.ones((1, 32))
-    return PolicyRequest(heat, placement, even_split(16), (0,), nodes=nodes, num_groups=4)
+    return PolicyRequest(heat, placement, even_split(16), (0,), topology=Topology(nodes, 4))
 
 
 def test_f08_uneven_nodes_are_noticed_before_the_first_plan() -> None:

@@ -123,6 +123,7 @@ def test_a_deployment_in_trouble_says_all_of_it() -> None:
         shares       revision 2   imbalance 1.31 to 1.02 predicted   1.03 measured since
         plan         7f3a running   wave 1 of 3 settled   the next is moving
         halt         2: slot digest
+        drained      rank 1
         frozen       until 2001-09-09 01:46:40Z by ada: audit
         planning     4 skipped (last: balanced)   1 failed (last: policy raised)
         """,

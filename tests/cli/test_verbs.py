@@ -180,6 +180,13 @@ def test_rollback_freeze_and_unfreeze(ctl: Ctl, operators: Operators) -> None:
     assert [asked[2] for asked in operators.asked] == [None, 38, 5400.0, 0.0]
 
 
+def test_drain_and_undrain_name_a_rank(ctl: Ctl, operators: Operators) -> None:
+    assert ctl("drain", "5", "--reason", "swap the NPU").code == 0
+    assert ctl("undrain", "5").code == 0
+    assert ctl("drain", "-1").code == 2
+    assert [(asked[0], asked[2]) for asked in operators.asked] == [("drain", 5), ("undrain", 5)]
+
+
 def test_abort_is_no_failure_where_the_plan_stops(ctl: Ctl, operators: Operators) -> None:
     ran = ctl("abort", "7f3a")
     assert (ran.code, ran.err) == (0, "")

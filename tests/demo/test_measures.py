@@ -168,7 +168,14 @@ def test_the_live_line_tells_how_it_stands() -> None:
 
 @pytest.mark.parametrize(
     ("step_s", "interval_s", "num_domains"),
-    [(0.010, 0.045, 3), (0.025, 0.050, 3), (0.040, 0.080, 2), (0.041, 0.082, 2), (9.0, 0.0825, 2)],
+    [
+        (0.010, 0.045, 3),
+        (0.025, 0.050, 3),
+        (0.040, 0.080, 2),
+        (0.041, 0.082, 2),
+        (0.045, 0.0825, 2),
+        (0.0515, 0.0825, 2),
+    ],
 )
 def test_the_schedule_fits_the_machine_and_the_two_minutes(
     step_s: float, interval_s: float, num_domains: int
@@ -178,6 +185,12 @@ def test_the_schedule_fits_the_machine_and_the_two_minutes(
     assert schedule.interval_s == pytest.approx(interval_s)
     assert schedule.domains == asked.domains[-num_domains:]
     assert schedule.num_steps * schedule.interval_s <= 66
+
+
+def test_a_machine_too_slow_for_two_minutes_takes_longer_rather_than_being_late() -> None:
+    schedule = fitted(Schedule(("c4", "wikipedia", "arxiv"), 400, 0.0), step_s=0.150)
+    assert schedule.interval_s == pytest.approx(0.240)
+    assert schedule.domains == ("wikipedia", "arxiv")
 
 
 def test_a_slow_comparison_hides_nothing_that_was_late_before_its_own_steps() -> None:

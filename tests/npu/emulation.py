@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["register"]
+__all__ = ["KERNELS", "register"]
 
 _UNDEFINED = 100
 _ENTRIES = 3
@@ -74,7 +74,9 @@ def grouped_matmul(x: list[Tensor], weight: list[Tensor], **given: Any) -> list[
     assert given["group_list_type"] == 0
     dtypes = {6: torch.float32, 15: torch.bfloat16, 5: torch.float16}
     # The schema's int is a number of a type, which the dispatcher makes of a torch.dtype.
-    out = undefined(x[0].shape[0], weight[0].shape[2], dtype=dtypes[given["output_dtype"]])
+    asked = given["output_dtype"]
+    wanted = asked if isinstance(asked, torch.dtype) else dtypes[asked]
+    out = undefined(x[0].shape[0], weight[0].shape[2], dtype=wanted)
     start = 0
     for group, end in enumerate(given["group_list"].tolist()):
         product = x[0][start:end].double() @ weight[0][group].double()
@@ -138,6 +140,17 @@ def combine(expand_x: Tensor, expert_scales: Tensor, **given: Any) -> Tensor:
     return out.to(rows.dtype)
 
 
+KERNELS: dict[str, Callable[..., Any]] = {
+    "npu_moe_gating_top_k": gating_top_k,
+    "npu_moe_init_routing_v2": init_routing,
+    "npu_dynamic_quant": dynamic_quant,
+    "npu_grouped_matmul": grouped_matmul,
+    "npu_moe_token_unpermute": token_unpermute,
+    "npu_moe_distribute_dispatch_v2": dispatch,
+    "npu_moe_distribute_combine_v2": combine,
+}
+
+
 def whole(operator: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """Give a kernel all arguments by name: the dispatcher leaves out what equals a default."""
     schema = getattr(torch.ops.npu, operator).default._schema
@@ -152,15 +165,6 @@ def whole(operator: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
 def register() -> torch.library.Library:
     """Register the kernels for CPU tensors; they stay as long as what is returned is kept."""
     library = torch.library.Library("npu", "IMPL", "CPU")
-    kernels: dict[str, Callable[..., Any]] = {
-        "npu_moe_gating_top_k": gating_top_k,
-        "npu_moe_init_routing_v2": init_routing,
-        "npu_dynamic_quant": dynamic_quant,
-        "npu_grouped_matmul": grouped_matmul,
-        "npu_moe_token_unpermute": token_unpermute,
-        "npu_moe_distribute_dispatch_v2": dispatch,
-        "npu_moe_distribute_combine_v2": combine,
-    }
-    for operator, kernel in kernels.items():
+    for operator, kernel in KERNELS.items():
         library.impl(operator, whole(operator, kernel))
     return library

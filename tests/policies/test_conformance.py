@@ -20,6 +20,7 @@ from eplb_service.domain.placement import (
     placement_from_ranks,
 )
 from eplb_service.domain.rules import kept_experts_keep_their_slot, shared_slots_stay, violations
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import POLICIES, Listed, policy_named, suited
 from eplb_service.policies.lpt import grant_replicas
 from eplb_service.policies.request import PolicyRequest, even_split, predicted_load, split_by_source
@@ -203,7 +204,7 @@ def hierarchical_request(*, nodes: int, groups: int) -> PolicyRequest:
     placement = initial_placement(num_layers=1, num_experts=16, layout=SlotLayout((3,) * 8))
     names = tuple(f"n{rank * nodes // 8}" for rank in range(8))
     heat = np.array([[2.0 ** (n % 7) for n in range(16)]])
-    return PolicyRequest(heat, placement, even_split(8), (0,), nodes=names, num_groups=groups)
+    return PolicyRequest(heat, placement, even_split(8), (0,), topology=Topology(names, groups))
 
 
 def test_hierarchical_packing_keeps_a_group_on_one_node() -> None:

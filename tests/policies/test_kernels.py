@@ -46,6 +46,8 @@ for _ in range(150):
         library.num_parts(rows, begin, num_experts)
         scale = np.maximum(heat.sum(axis=1, keepdims=True), 1) / num_ranks
         library.best_level(rows, begin, heat / scale, rng.random((3, num_ranks)))
+        library.best_level(rows, begin, heat / scale, enough=1.2)
+        library.best_shares(rows, begin, heat / scale)
         library.repaired(rows, begin, heat / scale, limits, (5, 9))
     held = [rng.permutation(5)[: rng.integers(0, 4)].tolist() for _ in range(num_ranks % 5 + 1)]
     split = split_by_tensor_rank(rng.random(len(held)) + 0.1, tensor_ranks=2)
@@ -96,6 +98,11 @@ def test_loops_that_were_not_built_are_told_with_the_way_out(
         Service(Settings(), ProcessPlanRunner())
     with pytest.raises(InvalidSettings, match="install a C compiler"):
         library.best_level(np.zeros((1, 1), np.int64), np.array([0, 1]), np.ones((1, 1)))
+
+
+def test_loops_of_other_sources_are_told_from_these() -> None:
+    with pytest.raises(InvalidSettings, match="built from other sources, which had no eplb_dance"):
+        library.call("eplb_dance", (1, 1, 1, 1), ())
 
 
 def test_packing_grants_replicas_to_the_hottest_and_keeps_loads_near() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from eplb_service.controller.planning import draft
 from eplb_service.domain.errors import EplbError, InvalidRequest, InvalidSettings, InvalidTable
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.request import PolicyRequest, even_split
 from tests.planning.tasks import by_policy, layers_of, task_of
 
@@ -20,7 +21,7 @@ REFUSALS: list[tuple[Change, type[EplbError], str]] = [
     (lambda r: replace(r, heat=np.ones((2, 5))), InvalidTable, r"expected \[2, 4\]"),
     (lambda r: replace(r, heat=np.ones((3, 4))), InvalidTable, r"heat has shape \[3, 4\]"),
     (lambda r: replace(r, split=even_split(3)), InvalidTable, r"split has shape \[4, 3\]"),
-    (lambda r: replace(r, nodes=("a",)), InvalidTable, "1 nodes named; expected 2"),
+    (lambda r: replace(r, topology=Topology(("a",))), InvalidTable, "1 nodes named; expected 2"),
     (lambda r: replace(r, layers=(0, 2)), InvalidRequest, "layer 2 does not exist; .* 0 to 1"),
     (lambda r: replace(r, layers=(-1,)), InvalidRequest, "layer -1 does not exist"),
     (lambda r: replace(r, layers=(1, 1)), InvalidRequest, "layer 1 is named twice"),

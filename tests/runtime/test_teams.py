@@ -184,7 +184,7 @@ def test_a_team_that_announces_different_tokens_is_refused_on_every_rank(
 
 
 BASE = Traffic(mode=ExchangeMode.FUSED_MC2, spread=Replicated(2))
-TABLE = ByTable(soc=SocFamily.CPU, format="plain", capabilities=frozenset(Capability))
+TABLE = ByTable(soc=SocFamily.CPU, format="unquantised", capabilities=frozenset(Capability))
 BY_TABLE = Traffic(mode=TABLE)
 
 
@@ -228,7 +228,9 @@ def small(**change: object) -> Traffic:
 
 
 def compared(capabilities: frozenset[Capability]) -> ByTable:
-    return ByTable(soc=SocFamily.CPU, format="plain", capabilities=capabilities, compared=True)
+    return ByTable(
+        soc=SocFamily.CPU, format="unquantised", capabilities=capabilities, compared=True
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ __all__ = ["ThreadPeers", "run_threads"]
 
 T = TypeVar("T")
 
-_DEADLINE_S = 20.0
+_DEADLINE_S = 60.0
 
 
 class _Board:

@@ -198,6 +198,14 @@ class Operators:
         self._note("freeze", act, seconds)
         return views.a_status()
 
+    async def drain(self, act: ActRequest, rank: int) -> PlanView | NothingView:
+        self._note("drain", act, rank)
+        return self.answer
+
+    async def undrain(self, act: ActRequest, rank: int) -> PlanView | NothingView:
+        self._note("undrain", act, rank)
+        return self.answer
+
     async def resume(self, act: ActRequest, halt_number: int) -> StatusView:
         self._note("resume", act, halt_number)
         return views.a_status()

@@ -70,6 +70,8 @@ VERBS: list[tuple[str, Message, tuple[object, ...]]] = [
     ("Rollback", pb.RollbackRequest(act=ACT_PB, epoch=0), ("rollback", ACT, 0)),
     ("Rollback", pb.RollbackRequest(act=ACT_PB), ("rollback", ACT, None)),
     ("Freeze", pb.FreezeRequest(act=ACT_PB, seconds=1800), ("freeze", ACT, 1800.0)),
+    ("Drain", pb.DrainRequest(act=ACT_PB, rank=5), ("drain", ACT, 5)),
+    ("Undrain", pb.UndrainRequest(act=ACT_PB, rank=0), ("undrain", ACT, 0)),
     ("Resume", pb.ResumeRequest(act=ACT_PB, halt_number=2), ("resume", ACT, 2)),
     (
         "SetConfig",
@@ -197,6 +199,8 @@ def test_every_word_of_a_verdict_has_a_number() -> None:
         ("Freeze", pb.FreezeRequest(act=ACT_PB, seconds=nan), "seconds is nan"),
         ("Freeze", pb.FreezeRequest(act=ACT_PB, seconds=inf), "seconds is inf"),
         ("Freeze", pb.FreezeRequest(act=ACT_PB, seconds=-1), "seconds is -1"),
+        ("Drain", pb.DrainRequest(act=ACT_PB, rank=-1), "rank is -1"),
+        ("Undrain", pb.UndrainRequest(rank=0), "without its act"),
         ("Resume", pb.ResumeRequest(act=ACT_PB, halt_number=-1), "halt_number is -1"),
         ("SetConfig", pb.SetConfigRequest(), "without its act"),
         ("Import", pb.ImportRequest(), "without its act"),

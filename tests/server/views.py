@@ -58,6 +58,7 @@ def a_status() -> StatusView:
             freeze=Freeze(1e9, "ada", "audit"),
             running=RunningView("7f3a", "running", 1, 3, "moving", ""),
             planning=PlanningView(4, 1, "balanced", "policy raised"),
+            drained=(1,),
         ),
         shares=SharesView(3, 1.31, 1.02, 1.03, ""),
     )

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from eplb_service.controller.records import Pulse
+from eplb_service.controller.records import DrainNote, Pulse
 from eplb_service.domain.errors import StoreUnavailable
-from eplb_service.domain.ids import Epoch, Generation
+from eplb_service.domain.ids import Epoch
 from eplb_service.store import SqliteStore
-from eplb_service.store.schema import APPLICATION_ID, TABLES, VERSION
-from tests.store.ledger import NAME, assert_same, deployment, start, wave
+from eplb_service.store.schema import VERSION
+from tests.store.ledger import NAME, assert_same, deployment, registered, start, wave
 
 NOBODY = 65534
 
@@ -171,21 +171,27 @@ async def test_a_file_of_a_newer_release_is_refused(file: Path) -> None:
     with closing(sqlite3.connect(file)) as newer:
         newer.execute("PRAGMA user_version = 9")
         newer.commit()
-    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 2"):
+    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 3"):
         await store.acquire()
 
 
-async def test_a_file_of_the_first_release_is_brought_forward_with_all_that_it_holds(
-    file: Path,
-) -> None:
-    with closing(sqlite3.connect(file, isolation_level=None)) as older:
-        older.executescript(TABLES)
-        older.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        older.execute("PRAGMA user_version = 1")
-        older.execute("UPDATE fence SET generation = 7")
+async def test_a_file_of_the_release_before_is_carried_over(file: Path) -> None:
     with opened(file) as store:
-        assert await store.beats.pulse() == Pulse(Generation(7), 0)
-        assert await store.acquire() == 8
+        generation = await registered(store)
+    with closing(sqlite3.connect(file)) as older:
+        older.execute("ALTER TABLE deployments DROP COLUMN drained")
+        older.execute("ALTER TABLE fence DROP COLUMN beats")
+        older.execute("PRAGMA user_version = 1")
+        older.commit()
+    with opened(file) as store:
+        found = await store.recover(NAME)
+        assert found is not None
+        assert found.drained == ()
+        await store.keep(generation, NAME, DrainNote((3,)))
+        kept = await store.recover(NAME)
+        assert kept is not None
+        assert kept.drained == (3,)
+        assert await store.beats.pulse() == Pulse(generation, 0)
     with closing(sqlite3.connect(file)) as newer:
         assert newer.execute("PRAGMA user_version").fetchone() == (VERSION,)
 

@@ -4,7 +4,14 @@ import asyncio
 
 import pytest
 
-from eplb_service.controller.records import Freeze, FreezeNote, HistoryEntry, Pulse, SettingsNote
+from eplb_service.controller.records import (
+    DrainNote,
+    Freeze,
+    FreezeNote,
+    HistoryEntry,
+    Pulse,
+    SettingsNote,
+)
 from eplb_service.domain.errors import StoreConflict, UnknownDeployment
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
@@ -90,6 +97,18 @@ async def test_writes_for_a_deployment_that_nobody_registered_are_refused(store:
     for note in (FreezeNote(None), SettingsNote("{}"), HistoryEntry(1.0, "plan", "p", 1, "")):
         with pytest.raises(UnknownDeployment):
             await store.keep(generation, NAME, note)
+
+
+async def test_drained_ranks_outlive_the_controller(open_again: Open) -> None:
+    generation = await registered(open_again())
+    await open_again().keep(generation, NAME, DrainNote((1, 5)))
+    found = await open_again().recover(NAME)
+    assert found is not None
+    assert found.drained == (1, 5)
+    await open_again().keep(generation, NAME, DrainNote(()))
+    found = await open_again().recover(NAME)
+    assert found is not None
+    assert found.drained == ()
 
 
 async def test_a_freeze_outlives_the_controller_and_can_be_lifted(open_again: Open) -> None:

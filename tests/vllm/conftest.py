@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.demo_vllm.models import write_deepseek, write_k3, write_qwen3
-from tests.system.controller import ControllerProcess
+from benchmarks.demo_vllm.parts import Controller
 from tests.vllm.group import VllmGroup, largest_difference
 from tests.vllm.words import Answer
 
 WRITERS = {"qwen3": write_qwen3, "deepseek": write_deepseek, "k3": write_k3}
+AGREE_EVERY = 2
 Golden = Callable[[str], tuple[Path, list[Answer]]]
 
 
@@ -44,11 +45,13 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
 
 
 @pytest.fixture(scope="session")
-def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControllerProcess]:
-    process = ControllerProcess(tmp_path_factory.mktemp("controller"))
-    process.start()
-    yield process
-    process.kill()
+def controller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+    process = Controller(tmp_path_factory.mktemp("controller"), AGREE_EVERY)
+    try:
+        process.run()
+        yield process
+    finally:
+        process.kill()
 
 
 def nobody() -> dict[str, str]:

@@ -88,14 +88,20 @@ class VllmGroup:
     """All ranks of one engine, or of the engines that share experts. Use `end` or `kill`."""
 
     def __init__(
-        self, model: Path, layout: Layout, num_ranks: int, folder: Path, extra: dict[str, str]
+        self,
+        model: Path,
+        layout: Layout,
+        num_ranks: int,
+        folder: Path,
+        extra: dict[str, str],
+        drives: str = "",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.members: list[Member] = []
         try:
             for rank in range(num_ranks):
-                job = Job(str(model), layout, num_ranks, rank, port)
+                job = Job(str(model), layout, num_ranks, rank, port, drives)
                 self.members.append(Member(job, folder, extra))
             for member in self.members:
                 member.hear()

@@ -16,6 +16,9 @@ from typing import Any
 
 from torch import Tensor
 
+from benchmarks.balance_vllm.lift import add_balancer, balancer_options, lift
+from benchmarks.demo_vllm.models import TOP_K
+from benchmarks.demo_vllm.parts import START_S
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
 from tests.vllm.routed import RoutedIds
@@ -34,8 +37,14 @@ class Rank:
         self._params = vllm.SamplingParams(
             temperature=0.0, max_tokens=NUM_TOKENS, logprobs=0, ignore_eos=True, detokenize=False
         )
+        if job.drives:
+            lift()
         self._llm = vllm.LLM(**arguments(job))
         self._worker = self._llm.collective_rpc(_worker_itself)[0]
+        eplb = getattr(self._worker, "eplb", None)  # of the worker, through its wrapper
+        self._hook: Any = eplb and eplb.hook
+        if job.drives:
+            self._hook = driven_upstream(self._worker, job.drives)
         self._routed = RoutedIds(self._worker)
         self._watch_epochs()
 
@@ -93,7 +102,7 @@ class Rank:
 
     def _stats(self) -> Stats:
         digest = import_module("moe_runtime.vllm").digest
-        stack, hook = self._stack(), self._worker.eplb.hook
+        stack = self._stack()
         counters = stack.counters()
         held = stack.held().tolist()
         digests = [
@@ -109,11 +118,12 @@ class Rank:
             tokens=int(counters.tokens_H.sum()),
             steps=dict(zip(kinds, counters.steps_G.tolist(), strict=True)),
             epochs=list(self._epochs),
-            is_halted=hook.state().is_halted,
+            is_halted=self._hook.state().is_halted,
         )
 
     def _reload(self) -> None:
         self._llm.collective_rpc("reload_weights")
+        self._hook = self._worker.eplb.hook
         self._watch_epochs()
 
     def _roll(self, by: int) -> None:
@@ -129,10 +139,9 @@ class Rank:
         held_LS[:] = (held_LS + by) % stack.facts.num_experts
 
     def _watch_epochs(self) -> None:
-        eplb = getattr(self._worker, "eplb", None)  # of the worker, through its wrapper
-        if eplb is None or eplb.hook is None:
+        if self._hook is None:
             return
-        hook, before_step = eplb.hook, eplb.hook.before_step
+        hook, before_step = self._hook, self._hook.before_step
 
         def watched() -> int:
             step = before_step()
@@ -142,6 +151,30 @@ class Rank:
             return step
 
         hook.before_step = watched
+
+
+def driven_upstream(worker: Any, endpoint: str) -> Any:
+    """Put vLLM's own balancer in the place of our agent, and drive it; return the hook."""
+    upstream = import_module("worker_agent.adapters.vllm.upstream")
+    main = import_module("worker_agent.main")
+    settings = import_module("worker_agent.settings.settings")
+    channel = import_module("worker_agent.adapters.grpc_channel")
+    worker.eplb.detach("vLLM's own balancer is to be driven")
+    state = add_balancer(worker)
+    upstream.require_drivable(state, is_ours=False)
+    group = import_module("vllm.distributed").get_ep_group().cpu_group
+
+    def attach(seat: Any) -> Any:
+        street = channel.GrpcChannel(endpoint, channel.Keepalive(every_s=30.0, timeout_s=10.0))
+        return main.attach_seat(
+            seat,
+            street,
+            settings=settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S),
+            group=group,
+            mover=import_module("worker_agent.adapters.promises").PromiseMover,
+        )
+
+    return upstream.drive_upstream(state, attach, top_k=TOP_K, group=group)
 
 
 def arguments(job: Job) -> dict[str, Any]:
@@ -161,6 +194,8 @@ def arguments(job: Job) -> dict[str, Any]:
     }
     if job.layout == "alone":
         return given
+    if job.drives:
+        given |= balancer_options(2, every=1_000_000)
     size = {"dp": "data_parallel_size", "tp": "tensor_parallel_size"}[job.layout]
     return {
         **given,

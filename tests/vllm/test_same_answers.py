@@ -11,10 +11,9 @@ from torch import Tensor
 
 from benchmarks.demo_vllm.models import NUM_EXPERTS, TOP_K
 from benchmarks.demo_vllm.operators import DeploymentOperator
+from benchmarks.demo_vllm.parts import START_S, Controller
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
-from tests.system.controller import ControllerProcess
-from tests.system.rank import AGREE_EVERY
-from tests.vllm.conftest import Golden
+from tests.vllm.conftest import AGREE_EVERY, Golden
 from tests.vllm.group import VllmGroup, largest_difference
 from tests.vllm.words import Answer, Layout, Stats
 
@@ -22,8 +21,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 TOLERANCE = 1e-4
 NUM_PLACEMENTS = 3
-ENOUGH = 40
-"""Turns of all prompts within which a placement must be served."""
 
 
 @dataclass(frozen=True)
@@ -79,22 +76,24 @@ class Served:
             assert not routed, f"rank {rank}: prompts {routed} were given other experts"
 
     def place_anew(self) -> None:
-        """One placement that the controller orders, with answers checked while it comes."""
+        """One placement that the controller orders, with answers checked while it comes.
+
+        However slow the machine is, one comes as long as steps run: pytest's limit ends the wait.
+        """
         before = self.operator.status().epoch
         is_taken = self.operator.move()
-        for _ in range(ENOUGH):
+        while True:
             self.require_same()
             if self.operator.is_calm() and self.operator.status().epoch > before:
                 return
             is_taken = is_taken or self.operator.move()
-        raise AssertionError(f"no placement within {ENOUGH} turns: {self.operator.status()}")
 
 
 @pytest.fixture(params=ALL, ids=str)
 def served(
     request: pytest.FixtureRequest,
     golden: Golden,
-    controller: ControllerProcess,
+    controller: Controller,
     tmp_path: Path,
 ) -> Iterator[Served]:
     case: Case = request.param
@@ -105,7 +104,7 @@ def served(
         "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller.port}",
         "EPLB_AGENT_AGREE_EVERY": str(AGREE_EVERY),
         "EPLB_AGENT_DEPLOYMENT__INSTANCE": str(case),
-        "EPLB_AGENT_WAIT_FOR_WELCOME_S": "30",
+        "EPLB_AGENT_WAIT_FOR_WELCOME_S": f"{START_S:.0f}",
         "EPLB_AGENT_PACE__POLL_S": "0.05",
     }
     operator = DeploymentOperator(controller.port, f"{case.model}/{case}/serve/0/0")

@@ -16,6 +16,8 @@ class Job:
     rank: int
     port: int
     """For the ranks to find each other."""
+    drives: str = ""
+    """Endpoint of a controller that is to drive vLLM's own balancer, lifted onto the CPU."""
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)

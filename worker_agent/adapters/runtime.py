@@ -20,7 +20,9 @@ from eplb_service.domain.shares import Ownership
 from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
 from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, digest
 from moe_runtime.runtime import SlotLayout as RuntimeLayout
+from worker_agent.adapters.chunked_mover import DeviceLink
 from worker_agent.adapters.memory import DigestBook, Maps
+from worker_agent.agent.checks import EngineFault, no_fault
 from worker_agent.ports.engine import Counters, StepTotals
 
 Runtime: TypeAlias = MoeRuntime
@@ -217,6 +219,8 @@ class Seat:
     ownership: Ownership = Ownership.OWN
     sets_shares: bool = True
     """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
+    fault: EngineFault = no_fault
+    """Says why the engine would carry an order out wrongly; None where it would not."""
 
 
 def seat_of(runtime: MoeRuntime) -> Seat:
@@ -231,6 +235,15 @@ def seat_of(runtime: MoeRuntime) -> Seat:
         bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
         engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
     )
+
+
+def link_of(seat: Seat) -> DeviceLink | None:
+    """Return how a seat's weights move from device to device; None: through memory of hosts."""
+    runtime = seat.runtime
+    device = runtime.device if isinstance(runtime, MoeRuntime) else None
+    if device is None or device.moving is None:
+        return None
+    return DeviceLink(device.moving, device.home, device.moving_lane)
 
 
 def served_by(seat: Seat, phy2log: IntArray) -> Placement:

@@ -45,6 +45,11 @@ def all_reduce_min(numbers: Sequence[int], group: dist.ProcessGroup) -> tuple[in
     return tuple(int(n) for n in heard.view(num_ranks, -1).amin(dim=0).tolist())
 
 
+def all_reduce_sum(tensor: Tensor, group: dist.ProcessGroup) -> None:
+    """Sum a tensor over the group, in place; raises RuntimeError."""
+    dist.all_reduce(tensor, group=group)
+
+
 def isend(tensor: Tensor, rank: int, group: dist.ProcessGroup, *, tag: int) -> dist.Work:
     """Begin to send bytes to a rank of the group; raises RuntimeError."""
     work = dist.isend(tensor, group=group, group_dst=rank, tag=tag)
@@ -57,6 +62,22 @@ def irecv(tensor: Tensor, rank: int, group: dist.ProcessGroup, *, tag: int) -> d
     work = dist.irecv(tensor, group=group, group_src=rank, tag=tag)
     assert work is not None
     return work
+
+
+def batch_p2p(
+    sends: Sequence[tuple[Tensor, int]],
+    receives: Sequence[tuple[Tensor, int]],
+    group: dist.ProcessGroup,
+) -> list[dist.Work]:
+    """Begin to send to, and receive from, ranks of a group, all as one; raises RuntimeError.
+
+    Between two ranks what is sent first is received first: nothing carries a tag.
+    """
+    operations = [
+        *(dist.P2POp(dist.isend, tensor, group=group, group_peer=to) for tensor, to in sends),
+        *(dist.P2POp(dist.irecv, tensor, group=group, group_peer=by) for tensor, by in receives),
+    ]
+    return dist.batch_isend_irecv(operations) if operations else []
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

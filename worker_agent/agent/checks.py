@@ -6,7 +6,7 @@ The controller has validated the same things; a rank trusts nobody with its memo
 The machine judges once more what only it knows: number, base, expiry, halt.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +21,16 @@ from eplb_service.domain.wave import LAYER, SOURCE, TARGET, Order, WaveContent, 
 from eplb_service.protocol.messages import NackReason, NewShares
 
 Fault = tuple[NackReason, str]
+EngineFault = Callable[[Order, Placement], str | None]
+"""Says why an engine would carry an order out wrongly on what is served, or None."""
 
 MAX_SHOWN = 16
 """Layers named in one refusal, which must fit the street."""
+
+
+def no_fault(order: Order, served: Placement) -> None:
+    """Return None, for an engine that carries out any sound order."""
+    del order, served
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class Limits:
     profile: RankProfile
     table_rows: int
     """J of the engine's dispatch tables."""
+    engine_fault: EngineFault = no_fault
 
 
 def order_fault(order: Order, served: Placement, limits: Limits) -> Fault | None:
@@ -45,6 +53,8 @@ def order_fault(order: Order, served: Placement, limits: Limits) -> Fault | None
     found = next(_shape_faults(order, served, limits), None)
     if found is None:
         found = next(_content_faults(order, served, limits), None)
+    if found is None:
+        found = limits.engine_fault(order, served)
     if found is not None:
         return NackReason.UNSOUND, f"{found}; nothing was changed"
     received = received_by(order.content.transfers, served.layout, limits.profile.rank)

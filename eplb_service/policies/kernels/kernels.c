@@ -18,7 +18,7 @@ typedef int64_t num;
 
 #define TINY 1e-11        /* tokens that are none */
 #define TOLERATED 1e-9    /* load above a limit that is none */
-#define NUM_SWEEPS 3
+#define NUM_SWEEPS 1      /* that level what lies below the peak */
 #define MOST_LIMITS 100
 #define NUM_TRIED 8       /* changes of one layer that are measured for one step */
 #define MOST_TRIED 48     /* the same where none of the first wins */
@@ -135,10 +135,10 @@ static void lay(Layer *a, num slot, double tokens) {
 }
 
 /* Lay all tokens anew: a rank that one open expert joins takes of it what it lacks to the limit.
-   Exact where the graph is a tree and nothing runs full or dry, else a good start; what is left
-   between ranks that several open experts join is laid evenly. */
+   That is exact where the graph is a tree. Where it is not, a replica of a cycle takes an even part
+   of what its expert has left, which breaks the cycle, and so on: a good start. */
 static void lay_from_leaves(Layer *a, const double *base, double limit) {
-    num first = 0, last = 0;
+    num first = 0, last = 0, next = 0;
     for (num r = 0; r < a->ranks; r++) a->load[r] = base ? base[r] : 0.0, a->degree[r] = 0;
     for (num s = 0; s < a->slots; s++) {
         a->done[s] = !is_replica(a, s);
@@ -151,22 +151,30 @@ static void lay_from_leaves(Layer *a, const double *base, double limit) {
     for (num e = 0; e < a->experts; e++) a->rest[e] = a->heat[e], a->open[e] = a->counts[e];
     for (num r = 0; r < a->ranks; r++)
         if (a->degree[r] == 1) a->queue[last++] = r;
-    while (first < last) {
-        num rank = a->queue[first++], slot = a->begin[rank], expert;
-        if (a->degree[rank] != 1) continue;
-        while (a->done[slot]) slot++;
-        expert = a->row[slot];
-        double lacking = limit - a->load[rank];
+    for (;;) {
+        num slot, expert;
+        double most;
+        if (first < last) {
+            num rank = a->queue[first++];
+            if (a->degree[rank] != 1) continue;
+            for (slot = a->begin[rank]; a->done[slot];) slot++;
+            expert = a->row[slot], most = a->rest[expert];
+        } else {
+            while (next < a->slots && a->done[next]) next++;
+            if (next == a->slots) break;
+            slot = next, expert = a->row[slot];
+            most = a->rest[expert] / (double)a->open[expert];
+        }
+        double lacking = limit - a->load[a->host[slot]];
         if (lacking < 0.0) lacking = 0.0;
-        lay(a, slot, lacking < a->rest[expert] ? lacking : a->rest[expert]);
+        lay(a, slot, lacking < most ? lacking : most);
+        if (a->degree[a->host[slot]] == 1 && last < a->ranks) a->queue[last++] = a->host[slot];
         if (a->open[expert] != 1) continue;
         num other = a->after[slot];
         while (a->done[other]) other = a->after[other];
         lay(a, other, a->rest[expert]);
         if (a->degree[a->host[other]] == 1 && last < a->ranks) a->queue[last++] = a->host[other];
     }
-    for (num s = 0; s < a->slots; s++)
-        if (!a->done[s]) lay(a, s, a->rest[a->row[s]] / (double)a->open[a->row[s]]);
 }
 
 /* Level each replicated expert over its ranks, one after another; no peak rises. */
@@ -213,9 +221,9 @@ static double push(Layer *a, num rank, double limit) {
     return amount;
 }
 
-static double flow(Layer *a, double limit, num last) {
+static double flow(Layer *a, double limit, num last, double over) {
     double moved = 0.0;
-    for (num first = 0; first < last; first++) {
+    for (num first = 0; first < last && over - moved > TINY; first++) {
         num rank = a->queue[first];
         for (num slot = a->begin[rank]; slot < a->begin[rank + 1]; slot++) {
             if (a->tokens[slot] <= TINY || a->after[slot] == slot) continue;
@@ -245,15 +253,53 @@ static double drain(Layer *a, double limit) {
             over += a->load[r] - limit;
             a->queue[last++] = r, a->source[r] = NOBODY;
         }
-        if (!last || flow(a, limit, last) <= 1e-3 * TINY) break;
+        if (!last || flow(a, limit, last, over) <= 1e-3 * TINY) break;
     }
     return over;
 }
 
+/* Ranks among which tokens flow, those that `seen` tells apart from the others. */
+static void find_regions(Layer *a, double limit) {
+    for (num r = 0; r < a->ranks; r++) a->region[r] = r, a->over[r] = a->room[r] = 0.0;
+    for (num s = 0; s < a->slots; s++) {
+        if (a->after[s] == s || a->tokens[s] <= TOLERATED) continue;
+        for (num other = a->after[s]; other != s; other = a->after[other])
+            if (a->seen[a->host[s]] == a->seen[a->host[other]])
+                join_sets(a->region, a->host[s], a->host[other]);
+    }
+    for (num r = 0; r < a->ranks; r++) a->region[r] = root_of(a->region, r);
+    for (num r = 0; r < a->ranks; r++) {
+        double off = a->load[r] - limit;
+        if (a->begin[r + 1] == a->begin[r]) continue;
+        if (off > 0.0) a->over[a->region[r]] += off;
+        else a->room[a->region[r]] -= off;
+    }
+}
+
+/* The highest mean of a region out of which nothing flows: no peak is below it. `room` [N] and
+   `over` [N] are overwritten. */
+static double fullest_mean(Layer *a) {
+    double most = 0.0;
+    for (num r = 0; r < a->ranks; r++) a->parent[r] = r, a->over[r] = a->room[r] = 0.0;
+    for (num s = 0; s < a->slots; s++) {
+        if (a->after[s] == s || a->tokens[s] <= TINY || !a->seen[a->host[s]]) continue;
+        for (num other = a->after[s]; other != s; other = a->after[other])
+            join_sets(a->parent, a->host[s], a->host[other]);
+    }
+    for (num r = 0; r < a->ranks; r++) {
+        num root = root_of(a->parent, r);
+        if (a->seen[r]) a->over[root] += a->load[r], a->room[root] += 1.0;
+    }
+    for (num r = 0; r < a->ranks; r++)
+        if (a->room[r] > 0.0 && a->over[r] / a->room[r] > most) most = a->over[r] / a->room[r];
+    return most;
+}
+
 /* Lay all tokens at the lowest peak there is, and return that peak. The limit rises from the mean
-   to the mean of the ranks that what is left reaches, until nothing is left: Newton's steps on a
-   quotient, none of them above the peak. `base` [N] is load that stays, or null. */
-static double level(Layer *a, const double *base) {
+   to the highest mean of a region that what is left reaches, until nothing is left: Newton's steps
+   on a quotient, none of them above the peak. A peak that is at most `enough` is not lowered
+   further. `base` [N] is load that stays, or null. */
+static double level(Layer *a, const double *base, double enough) {
     double total = 0.0, peak = 0.0, used = 0.0;
     for (num e = 0; e < a->experts; e++) total += a->heat[e];
     for (num r = 0; r < a->ranks; r++) {
@@ -261,15 +307,13 @@ static double level(Layer *a, const double *base) {
         if (base) total += base[r];
     }
     double limit = total / (used > 0.0 ? used : 1.0);
+    if (limit < enough) limit = enough;
     lay_from_leaves(a, base, limit);
-    for (num n = 0; n < NUM_SWEEPS; n++) sweep(a);
     for (num n = 0; n < MOST_LIMITS; n++) {
         if (drain(a, limit) <= TINY * (double)a->ranks) break;
-        double held = 0.0, count = 0.0;
-        for (num r = 0; r < a->ranks; r++)
-            if (a->seen[r]) held += a->load[r], count += 1.0;
-        if (held / count <= limit * (1 + 1e-14)) break;
-        limit = held / count;
+        double mean = fullest_mean(a);
+        if (mean <= limit * (1 + 1e-14)) break;
+        limit = mean;
     }
     for (num r = 0; r < a->ranks; r++)
         if (a->load[r] > peak) peak = a->load[r];
@@ -333,24 +377,6 @@ static void undo(Layer *a, Change c, num given, num taken) {
     detach(a, c.taker);
     if (c.is_swap) detach(a, c.giver), attach(a, c.giver, given);
     attach(a, c.taker, taken);
-}
-
-/* Ranks among which tokens flow, those that `seen` tells apart from the others. */
-static void find_regions(Layer *a, double limit) {
-    for (num r = 0; r < a->ranks; r++) a->region[r] = r, a->over[r] = a->room[r] = 0.0;
-    for (num s = 0; s < a->slots; s++) {
-        if (a->after[s] == s || a->tokens[s] <= TOLERATED) continue;
-        for (num other = a->after[s]; other != s; other = a->after[other])
-            if (a->seen[a->host[s]] == a->seen[a->host[other]])
-                join_sets(a->region, a->host[s], a->host[other]);
-    }
-    for (num r = 0; r < a->ranks; r++) a->region[r] = root_of(a->region, r);
-    for (num r = 0; r < a->ranks; r++) {
-        double off = a->load[r] - limit;
-        if (a->begin[r + 1] == a->begin[r]) continue;
-        if (off > 0.0) a->over[a->region[r]] += off;
-        else a->room[a->region[r]] -= off;
-    }
 }
 
 /* Keep a change if it is among the best; the list is in order, best first. */
@@ -631,15 +657,32 @@ static void pack_joined(const num *begin, num ranks, const double *heat, num exp
 
 /* --- all layers ---------------------------------------------------------------------------- */
 
-/* tokens [L, P] at the lowest peaks [L] that rows [L, P] allow. base [L, N] is load that stays,
-   or null. Work space as eplb_ints and eplb_reals say. */
-void eplb_level(num layers, num slots, num ranks, num experts, const num *rows, const num *begin,
-                const double *heat, const double *base, double *tokens, double *peaks, num *ints,
-                double *reals) {
+/* Tokens become the part of all that their expert has on its slots, which is not quite its heat; even
+   parts where it has none. What lies below the peak is leveled before. */
+static void to_shares(Layer *a) {
+    for (num n = 0; n < NUM_SWEEPS; n++) sweep(a);
+    for (num e = 0; e < a->experts; e++) a->rest[e] = 0.0;
+    for (num s = 0; s < a->slots; s++)
+        if (a->row[s] >= 0) a->rest[a->row[s]] += a->tokens[s];
+    for (num s = 0; s < a->slots; s++) {
+        num e = a->row[s];
+        if (e < 0) continue;
+        if (a->rest[e] > 0.0) a->tokens[s] /= a->rest[e];
+        else a->tokens[s] = 1.0 / (double)a->counts[e];
+    }
+}
+
+/* At the lowest peaks [L] that rows [L, P] allow, or what is at most *enough: the tokens [L, P] of
+   each slot, or the share that it takes of its expert, even where that has none. base [L, N] is
+   load that stays, or null. Work space as eplb_ints and eplb_reals say. */
+void eplb_best_split(num layers, num slots, num ranks, num experts, num is_shares, const num *rows,
+                const num *begin, const double *heat, const double *base, const double *enough,
+                double *tokens, double *peaks, num *ints, double *reals) {
     Layer a = layer_in(slots, ranks, experts, begin, ints, reals);
     for (num n = 0; n < layers; n++) {
         hold(&a, rows + n * slots, heat + n * experts);
-        peaks[n] = level(&a, base ? base + n * ranks : 0);
+        peaks[n] = level(&a, base ? base + n * ranks : 0, *enough);
+        if (is_shares) to_shares(&a);
         memcpy(tokens + n * slots, a.tokens, (size_t)slots * sizeof(double));
     }
 }
@@ -655,7 +698,8 @@ void eplb_parts(num layers, num slots, num ranks, num experts, const num *rows, 
 }
 
 /* Repair rows [L, P] in turn, in place; budget [2]: moves left to one layer, and to all. A layer
-   stays as it was where nothing lowered its peak. */
+   stays as it was where nothing lowered its peak. Of peaks [L] that keep the limit repaired to, and of
+   those that were never above the one acted at, only that is told. */
 void eplb_repair(num layers, num slots, num ranks, num experts, num *rows, const num *begin,
                  const double *heat, const double *limits, num *budget, double *peaks, num *ints,
                  double *reals) {
@@ -663,10 +707,10 @@ void eplb_repair(num layers, num slots, num ranks, num experts, num *rows, const
     Limits of = {limits[0], limits[1], limits[2], limits[3], limits[4]};
     for (num n = 0; n < layers; n++) {
         hold(&a, rows + n * slots, heat + n * experts);
-        peaks[n] = level(&a, 0);
-        if (peaks[n] <= of.act_above) continue;
+        peaks[n] = level(&a, 0, of.act_above);
+        if (peaks[n] <= of.act_above * (1.0 + TOLERATED)) continue;
         num used = repair(&a, of, budget[0] < budget[1] ? budget[0] : budget[1]);
-        double after = used > 0 ? level(&a, 0) : peaks[n];
+        double after = used > 0 ? level(&a, 0, of.repair_to) : peaks[n];
         if (after >= peaks[n]) continue;
         memcpy(rows + n * slots, a.row, (size_t)slots * sizeof(num));
         budget[1] -= used, peaks[n] = after;

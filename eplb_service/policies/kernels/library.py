@@ -8,6 +8,7 @@ Axes    L layers   P slots   N ranks   E experts
 """
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -22,6 +23,7 @@ __all__ = [
     "Limits",
     "Numbers",
     "best_level",
+    "best_shares",
     "call",
     "num_parts",
     "packed",
@@ -75,7 +77,17 @@ def call(name: str, sizes: tuple[int, ...], arrays: tuple[_Array | int | None, .
             given.append(ctypes.c_void_p(array.ctypes.data))
         else:
             given.append(None if array is None else ctypes.c_int64(array))
-    _library()[name](*given)
+    _kernel(name)(*given)
+
+
+def _kernel(name: str) -> Callable[..., object]:
+    try:
+        return _library()[name]
+    except AttributeError as missing:
+        raise InvalidSettings(
+            f"{_PLACE} was built from other sources, which had no {name}; install this package "
+            "anew (in a clone: make)"
+        ) from missing
 
 
 def _work(sizes: tuple[int, ...]) -> tuple[Numbers, FloatArray]:
@@ -86,20 +98,45 @@ def _work(sizes: tuple[int, ...]) -> tuple[Numbers, FloatArray]:
 
 
 def best_level(
-    rows: Numbers, begin: Numbers, heat: FloatArray, base: FloatArray | None = None
+    rows: Numbers,
+    begin: Numbers,
+    heat: FloatArray,
+    base: FloatArray | None = None,
+    *,
+    enough: float = 0.0,
 ) -> tuple[FloatArray, FloatArray]:
     """[L, P] tokens of each slot at the lowest peak that shares can reach, and the peaks [L].
 
     rows    [L, P]
     heat    [L, E]
     base    [L, N] load of each rank that stays; none where it is None
+    enough  a peak that is not lowered further
     """
+    return _leveled(rows, begin, heat, base, enough, is_shares=False)
+
+
+def best_shares(rows: Numbers, begin: Numbers, heat: FloatArray) -> FloatArray:
+    """[L, P] share of its expert that each slot takes at the lowest peak, even if it has none."""
+    return _leveled(rows, begin, heat, None, 0.0, is_shares=True)[0]
+
+
+def _leveled(
+    rows: Numbers,
+    begin: Numbers,
+    heat: FloatArray,
+    base: FloatArray | None,
+    enough: float,
+    *,
+    is_shares: bool,
+) -> tuple[FloatArray, FloatArray]:
     sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
-    tokens, peaks = np.zeros(rows.shape), np.zeros(len(rows))
+    drawn, peaks = np.empty(rows.shape), np.empty(len(rows))
     rows, heat = np.ascontiguousarray(rows), np.ascontiguousarray(heat)
     base = None if base is None else np.ascontiguousarray(base)
-    call("eplb_level", sizes, (rows, begin, heat, base, tokens, peaks, *_work(sizes)))
-    return tokens, peaks
+    least, work = np.array([enough]), _work(sizes)
+    given = (int(is_shares), rows, begin, heat, base, least, drawn, peaks, *work)
+    call("eplb_best_split", sizes, given)
+    return drawn, peaks
 
 
 def num_parts(rows: Numbers, begin: Numbers, num_experts: int) -> Numbers:
@@ -114,6 +151,9 @@ def repaired(
     rows: Numbers, begin: Numbers, heat: FloatArray, limits: Limits, budget: tuple[int, int]
 ) -> tuple[Numbers, FloatArray]:
     """[L, P] rows after few moves, layers in turn, and the peaks [L] of their best split.
+
+    Of a peak that keeps the limit repaired to, or was never above the one acted at, that limit
+    is told in its place.
 
     rows      [L, P]
     heat      [L, E]

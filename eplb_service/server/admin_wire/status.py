@@ -154,6 +154,7 @@ def _encode_operation(view: OperationView) -> admin_pb2.OperationView:
             last_skip=planning.last_skip,
             last_error=planning.last_error,
         ),
+        drained_ranks=view.drained,
     )
 
 
@@ -170,6 +171,7 @@ def _decode_operation(message: admin_pb2.OperationView) -> OperationView:
         planning=PlanningView(
             planning.num_skipped, planning.num_failed, planning.last_skip, planning.last_error
         ),
+        drained=tuple(message.drained_ranks),
     )
 
 

@@ -538,6 +538,56 @@ class ImportRequest(google.protobuf.message.Message):
 Global___ImportRequest: typing_extensions.TypeAlias = ImportRequest
 
 @typing.final
+class DrainRequest(google.protobuf.message.Message):
+    """Empties a rank."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACT_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """The rank."""
+    @property
+    def act(self) -> Global___Act:
+        """Who and why."""
+
+    def __init__(
+        self,
+        *,
+        act: Global___Act | None = ...,
+        rank: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["act", b"act"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["act", b"act", "rank", b"rank"]) -> None: ...
+
+Global___DrainRequest: typing_extensions.TypeAlias = DrainRequest
+
+@typing.final
+class UndrainRequest(google.protobuf.message.Message):
+    """Lets a rank be used again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ACT_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """The rank."""
+    @property
+    def act(self) -> Global___Act:
+        """Who and why."""
+
+    def __init__(
+        self,
+        *,
+        act: Global___Act | None = ...,
+        rank: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["act", b"act"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["act", b"act", "rank", b"rank"]) -> None: ...
+
+Global___UndrainRequest: typing_extensions.TypeAlias = UndrainRequest
+
+@typing.final
 class StatusResponse(google.protobuf.message.Message):
     """---- status ----------------------------------------------------------------------
 
@@ -770,6 +820,7 @@ class OperationView(google.protobuf.message.Message):
     FREEZE_FIELD_NUMBER: builtins.int
     RUNNING_FIELD_NUMBER: builtins.int
     PLANNING_FIELD_NUMBER: builtins.int
+    DRAINED_RANKS_FIELD_NUMBER: builtins.int
     is_idle: builtins.bool
     """Whether the group runs no steps."""
     @property
@@ -788,6 +839,10 @@ class OperationView(google.protobuf.message.Message):
     def planning(self) -> Global___PlanningView:
         """How planning fares."""
 
+    @property
+    def drained_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks that no plan gives experts, ascending."""
+
     def __init__(
         self,
         *,
@@ -796,9 +851,10 @@ class OperationView(google.protobuf.message.Message):
         freeze: Global___FreezeView | None = ...,
         running: Global___RunningView | None = ...,
         planning: Global___PlanningView | None = ...,
+        drained_ranks: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["freeze", b"freeze", "halt", b"halt", "planning", b"planning", "running", b"running"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["drained_ranks", b"drained_ranks", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
 
 Global___OperationView: typing_extensions.TypeAlias = OperationView
 
@@ -1508,6 +1564,48 @@ class RebalanceResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answer", b"answer"]) -> None: ...
 
 Global___RebalanceResponse: typing_extensions.TypeAlias = RebalanceResponse
+
+@typing.final
+class DrainResponse(google.protobuf.message.Message):
+    """Answer to Drain."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: builtins.int
+    @property
+    def answer(self) -> Global___PlanAnswer:
+        """The plan that empties the rank, or why none is needed."""
+
+    def __init__(
+        self,
+        *,
+        answer: Global___PlanAnswer | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["answer", b"answer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer"]) -> None: ...
+
+Global___DrainResponse: typing_extensions.TypeAlias = DrainResponse
+
+@typing.final
+class UndrainResponse(google.protobuf.message.Message):
+    """Answer to Undrain."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANSWER_FIELD_NUMBER: builtins.int
+    @property
+    def answer(self) -> Global___PlanAnswer:
+        """The plan that uses the rank again, or why there is none."""
+
+    def __init__(
+        self,
+        *,
+        answer: Global___PlanAnswer | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["answer", b"answer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["answer", b"answer"]) -> None: ...
+
+Global___UndrainResponse: typing_extensions.TypeAlias = UndrainResponse
 
 @typing.final
 class AbortResponse(google.protobuf.message.Message):

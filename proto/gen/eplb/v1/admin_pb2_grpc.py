@@ -115,6 +115,16 @@ class AdminServiceStub(object):
                 request_serializer=eplb_dot_v1_dot_admin__pb2.ImportRequest.SerializeToString,
                 response_deserializer=eplb_dot_v1_dot_admin__pb2.ImportResponse.FromString,
                 _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/eplb.v1.AdminService/Drain',
+                request_serializer=eplb_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
+                response_deserializer=eplb_dot_v1_dot_admin__pb2.DrainResponse.FromString,
+                _registered_method=True)
+        self.Undrain = channel.unary_unary(
+                '/eplb.v1.AdminService/Undrain',
+                request_serializer=eplb_dot_v1_dot_admin__pb2.UndrainRequest.SerializeToString,
+                response_deserializer=eplb_dot_v1_dot_admin__pb2.UndrainResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -233,6 +243,20 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Drain(self, request, context):
+        """Act: empty a rank of routed experts, and give it none from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Undrain(self, request, context):
+        """Act: let a rank be used again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -315,6 +339,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Import,
                     request_deserializer=eplb_dot_v1_dot_admin__pb2.ImportRequest.FromString,
                     response_serializer=eplb_dot_v1_dot_admin__pb2.ImportResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=eplb_dot_v1_dot_admin__pb2.DrainRequest.FromString,
+                    response_serializer=eplb_dot_v1_dot_admin__pb2.DrainResponse.SerializeToString,
+            ),
+            'Undrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Undrain,
+                    request_deserializer=eplb_dot_v1_dot_admin__pb2.UndrainRequest.FromString,
+                    response_serializer=eplb_dot_v1_dot_admin__pb2.UndrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -750,6 +784,60 @@ class AdminService(object):
             '/eplb.v1.AdminService/Import',
             eplb_dot_v1_dot_admin__pb2.ImportRequest.SerializeToString,
             eplb_dot_v1_dot_admin__pb2.ImportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eplb.v1.AdminService/Drain',
+            eplb_dot_v1_dot_admin__pb2.DrainRequest.SerializeToString,
+            eplb_dot_v1_dot_admin__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Undrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eplb.v1.AdminService/Undrain',
+            eplb_dot_v1_dot_admin__pb2.UndrainRequest.SerializeToString,
+            eplb_dot_v1_dot_admin__pb2.UndrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

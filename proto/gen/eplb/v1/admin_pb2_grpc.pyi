@@ -287,7 +287,39 @@ _AdminServiceImportType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeatType, _AdminServicePlanType, _AdminServiceExplainType, _AdminServiceHistoryType, _AdminServiceExportType, _AdminServiceGetConfigType, _AdminServiceGetRunType, _AdminServiceApplyType, _AdminServiceRebalanceType, _AdminServiceAbortType, _AdminServiceRollbackType, _AdminServiceFreezeType, _AdminServiceResumeType, _AdminServiceSetConfigType, _AdminServiceImportType]):
+_AdminServiceDrainType = typing_extensions.TypeVar(
+    '_AdminServiceDrainType',
+    grpc.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.DrainRequest,
+        eplb.v1.admin_pb2.DrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.DrainRequest,
+        eplb.v1.admin_pb2.DrainResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.DrainRequest,
+        eplb.v1.admin_pb2.DrainResponse,
+    ],
+)
+
+_AdminServiceUndrainType = typing_extensions.TypeVar(
+    '_AdminServiceUndrainType',
+    grpc.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.UndrainRequest,
+        eplb.v1.admin_pb2.UndrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.UndrainRequest,
+        eplb.v1.admin_pb2.UndrainResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.UndrainRequest,
+        eplb.v1.admin_pb2.UndrainResponse,
+    ],
+)
+
+class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeatType, _AdminServicePlanType, _AdminServiceExplainType, _AdminServiceHistoryType, _AdminServiceExportType, _AdminServiceGetConfigType, _AdminServiceGetRunType, _AdminServiceApplyType, _AdminServiceRebalanceType, _AdminServiceAbortType, _AdminServiceRollbackType, _AdminServiceFreezeType, _AdminServiceResumeType, _AdminServiceSetConfigType, _AdminServiceImportType, _AdminServiceDrainType, _AdminServiceUndrainType]):
     """One call per operator's verb."""
 
     @typing.overload
@@ -355,6 +387,14 @@ class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeat
         grpc.UnaryUnaryMultiCallable[
             eplb.v1.admin_pb2.ImportRequest,
             eplb.v1.admin_pb2.ImportResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            eplb.v1.admin_pb2.DrainRequest,
+            eplb.v1.admin_pb2.DrainResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            eplb.v1.admin_pb2.UndrainRequest,
+            eplb.v1.admin_pb2.UndrainResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -424,6 +464,14 @@ class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeat
             eplb.v1.admin_pb2.ImportRequest,
             eplb.v1.admin_pb2.ImportResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            eplb.v1.admin_pb2.DrainRequest,
+            eplb.v1.admin_pb2.DrainResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            eplb.v1.admin_pb2.UndrainRequest,
+            eplb.v1.admin_pb2.UndrainResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Status: _AdminServiceStatusType
@@ -473,6 +521,12 @@ class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeat
 
     Import: _AdminServiceImportType
     """Act: apply a plan to the placement of an expert-map file."""
+
+    Drain: _AdminServiceDrainType
+    """Act: empty a rank of routed experts, and give it none from now on."""
+
+    Undrain: _AdminServiceUndrainType
+    """Act: let a rank be used again."""
 
 AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -538,6 +592,14 @@ AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         eplb.v1.admin_pb2.ImportRequest,
         eplb.v1.admin_pb2.ImportResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.DrainRequest,
+        eplb.v1.admin_pb2.DrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.UndrainRequest,
+        eplb.v1.admin_pb2.UndrainResponse,
     ],
 ]
 
@@ -671,5 +733,21 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[eplb.v1.admin_pb2.ImportResponse, collections.abc.Awaitable[eplb.v1.admin_pb2.ImportResponse]]:
         """Act: apply a plan to the placement of an expert-map file."""
+
+    @abc.abstractmethod
+    def Drain(
+        self,
+        request: eplb.v1.admin_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[eplb.v1.admin_pb2.DrainResponse, collections.abc.Awaitable[eplb.v1.admin_pb2.DrainResponse]]:
+        """Act: empty a rank of routed experts, and give it none from now on."""
+
+    @abc.abstractmethod
+    def Undrain(
+        self,
+        request: eplb.v1.admin_pb2.UndrainRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[eplb.v1.admin_pb2.UndrainResponse, collections.abc.Awaitable[eplb.v1.admin_pb2.UndrainResponse]]:
+        """Act: let a rank be used again."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

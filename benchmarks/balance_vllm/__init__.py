@@ -1,0 +1,1 @@
+"""vLLM's own balancer, ours and none, on the same requests."""

@@ -1,0 +1,148 @@
+"""An Ascend NPU as the device of one rank, and how a rank's device is opened by its name.
+
+Never run on an NPU by this project: what was checked, and how far, is in the README.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from moe_runtime.backends import npu
+from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_gating import scores_by
+from moe_runtime.backends.streams import Streams, StreamTimeline
+from moe_runtime.contracts.gating import SelectorSettings
+from moe_runtime.contracts.modes import ExchangeMode
+from moe_runtime.contracts.npu_errors import NpuUnavailable, UnknownDevice
+from moe_runtime.contracts.timeline import Timeline
+from moe_runtime.exchange.choosing import SocFamily, limits_of
+from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
+from moe_runtime.formats.capabilities import DeviceKind
+from moe_runtime.formats.packing import WeightFormat
+from moe_runtime.routing.kinds import OnInputRouting, Routing, ZeroExpertRouting
+from moe_runtime.routing.router import GatingPath
+from moe_runtime.runtime.communicators import Communicators, make_communicators
+from moe_runtime.runtime.device import CPU, Device
+from moe_runtime.runtime.npu_passages import NpuPassages
+from moe_runtime.runtime.passages import ExchangeParts, Passages
+from moe_runtime.runtime.traffic import Nodes, Traffic
+
+__all__ = ["NpuDevice", "family_of", "open_device", "peers_of"]
+
+_BUILT = frozenset({WeightFormat.UNQUANTISED, WeightFormat.W8A8})
+
+
+@dataclass(frozen=True, slots=True)
+class NpuDevice:
+    """Meets `Device`."""
+
+    kind: DeviceKind
+    backend: NpuBackend
+    communicators: Communicators | None
+    """None: opened for one rank alone."""
+    streams: Streams
+    lane: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def home(self) -> torch.device:
+        """Where tensors are."""
+        return self.backend.door.device
+
+    @property
+    def moving(self) -> dist.ProcessGroup | None:
+        """The group over which weights are moved."""
+        return None if self.communicators is None else self.communicators.moving
+
+    def passages(self, parts: ExchangeParts) -> Passages:
+        """Return its ways from placed tokens to combined ones."""
+        mc2 = None if self.communicators is None else self.communicators.mc2
+        return NpuPassages(parts, self.backend, mc2, limits_of(SocFamily[self.kind.name]))
+
+    def gating(self, routing: Routing) -> GatingPath:
+        """Choose by the device's operator where it scores as the routing asks."""
+        by = routing.by if isinstance(routing, OnInputRouting) else routing
+        by = by.among if isinstance(by, ZeroExpertRouting) else by
+        fits = isinstance(by, SelectorSettings) and scores_by(by)
+        return GatingPath.FUSED_WHERE_LEGAL if fits else GatingPath.REFERENCE
+
+    def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
+        """Return what is not built, of what the capability table allows the device."""
+        reasons: list[str] = []
+        if weights not in _BUILT:
+            reasons.append(f"the Ascend backend is not built for {weights.value} weights")
+        if traffic.mode is ExchangeMode.FUSED_MC2:
+            reasons.append("fused MC2 is not built: its custom operators are only probed")
+        if traffic.mode is ExchangeMode.MC2 and self.communicators is None:
+            reasons.append("MC2 has no communicator: the device was opened for one rank alone")
+        if isinstance(traffic.nodes, Nodes):
+            reasons.append("hierarchical MC2 is not built on the Ascend backend")
+        return tuple(reasons)
+
+    def timeline(self) -> Timeline:
+        """Return the order of one layer's work, on two streams."""
+        return StreamTimeline(self.streams)
+
+    def now(self) -> float:
+        """Return a constant: the host does not see how long the device works."""
+        return 0.0
+
+    def moving_lane(self) -> AbstractContextManager[None]:
+        """Return a stream of its own, and wait for it at the end."""
+        return self.lane()
+
+
+_FAMILIES = (
+    ("910_95", DeviceKind.A5),
+    ("950", DeviceKind.A5),
+    ("910_93", DeviceKind.A3),
+    ("910B", DeviceKind.A2),
+    ("310P", DeviceKind.P310),
+)
+
+
+def family_of(soc: str) -> DeviceKind:
+    """Return what kind of device a chip's name means; raises NpuUnavailable.
+
+    >>> family_of("Ascend910B3"), family_of("Ascend910_9391")
+    (<DeviceKind.A2: 'ascend-a2'>, <DeviceKind.A3: 'ascend-a3'>)
+    """
+    for part, kind in _FAMILIES:
+        if part in soc:
+            return kind
+    known = ", ".join(part for part, _ in _FAMILIES)
+    raise NpuUnavailable(f"the chip is called {soc!r}, expected a name with one of {known} in it")
+
+
+def open_device(name: str) -> Device:
+    """Return the device called cpu, or npu:NUMBER for one of the NPUs that the process sees.
+
+    Collective over the default process group, where there is one of several ranks: an NPU's
+    communicators are made and their links warmed here, before anybody measures free memory.
+
+    Raises UnknownDevice, NpuUnavailable and NpuKernelMissing; never opens another one instead.
+    """
+    if name == "cpu":
+        return CPU
+    before, colon, number = name.partition(":")
+    if before != "npu" or not colon or not number.isdecimal():
+        raise UnknownDevice(name)
+    index = int(number)
+    backend, on = npu.open_npu(index)
+    kind = family_of(on.soc)
+    many = dist.is_initialized() and dist.get_world_size() > 1
+    made = make_communicators(npu.HcclGroups(), backend.door.device) if many else None
+    return NpuDevice(kind, backend, made, npu.NpuStreams(index), npu.moving_lane(index))
+
+
+def peers_of(device: Device) -> Peers:
+    """Return the ranks that exchange tokens: over the device's own communicator, where it has one.
+
+    On CPUs over the default process group, or alone where there is none.
+    """
+    if isinstance(device, NpuDevice):
+        made = device.communicators
+        return Alone() if made is None else GroupPeers(made.exchange)
+    return GroupPeers() if dist.is_initialized() else Alone()
