@@ -1,7 +1,6 @@
 """An engine that goes by another map than the one in use is found out, by its name."""
 
-import numpy as np
-
+from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.shares import Ownership, even_shares
 from tests.agent.fakes import OLD
@@ -11,7 +10,7 @@ from worker_agent.adapters.map_audit import MapAudit
 TABLE = even_shares(OLD, Ownership.OWN).table_of(1)
 
 
-def looks(memory: FakeMemory, number: int, table: np.ndarray = TABLE) -> list[str | None]:  # type: ignore[type-arg]
+def looks(memory: FakeMemory, number: int, table: IntArray = TABLE) -> list[str | None]:
     audit = MapAudit(SlotLayout(OLD.layout.slots_per_rank), 1)
     return [audit.look(memory, OLD, table) for _ in range(number)]
 

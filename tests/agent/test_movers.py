@@ -32,7 +32,7 @@ class FakeMemory:
             for layer, slot in np.ndindex(*own.shape)
         }
         table = even_shares(OLD, Ownership.OWN).table_of(rank)
-        self.held_maps = Maps(own.copy(), table.copy())
+        self.held_maps = Maps(own.astype(np.int64), table.astype(np.int64))
         self._staging = [torch.zeros(2, dtype=torch.int64) for _ in range(2)]
 
     def slot(self, layer: int, local_slot: int) -> Mapping[str, Tensor]:

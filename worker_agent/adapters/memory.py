@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
-
-from eplb_service.domain.ids import IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maps:
     """What an engine goes by when it sends tokens and computes them."""
 
-    held: IntArray
+    held: npt.NDArray[np.int64]
     """[L, S] expert in each local slot."""
-    tables: IntArray
+    tables: npt.NDArray[np.int64]
     """[L, E, J] dispatch table."""
 
 
