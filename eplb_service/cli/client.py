@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -11,6 +12,7 @@ from google.protobuf.message import Message
 
 from eplb_service.cli.durations import show_duration
 from eplb_service.cli.ends import Exit, Failure, exit_of
+from eplb_service.cli.keys import Keys
 
 CODE_KEY = "eplb-code"
 MAX_MESSAGE_BYTES = 64 << 20
@@ -37,7 +39,12 @@ Response = TypeVar("Response", bound=Message)
 class Method(Protocol[Asked_contra, Answered_co]):
     """One method of a stub."""
 
-    def __call__(self, request: Asked_contra, timeout: float | None = None) -> Answered_co:
+    def __call__(
+        self,
+        request: Asked_contra,
+        timeout: float | None = None,
+        metadata: tuple[tuple[str, str], ...] | None = None,
+    ) -> Answered_co:
         """Ask, and wait at most `timeout` seconds."""
         ...
 
@@ -48,12 +55,11 @@ class Client:
     endpoint    host:port, or several with commas between them: the first that leads is asked
     """
 
-    def __init__(self, endpoint: str, *, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, *, timeout_s: float, keys: Keys | None = None) -> None:
+        self.endpoint = endpoint
+        self.keys = keys or Keys()
         self._timeout_s = timeout_s
         self._give_up_at = time.monotonic() + timeout_s
-        self.endpoint = endpoint if "," not in endpoint else _leader_of(endpoint.split(","))
-        self._channel = grpc.insecure_channel(self.endpoint, options=OPTIONS)
-        self.stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         """Open nothing yet: the first call does."""
@@ -66,7 +72,33 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         """Close the connection."""
-        self._channel.close()
+        if "_channel" in vars(self):
+            self._channel.close()
+
+    @cached_property
+    def _channel(self) -> grpc.Channel:
+        if "," in self.endpoint:
+            self.endpoint = self._leader_of(self.endpoint.split(","))
+        return self.keys.channel(self.endpoint, OPTIONS)
+
+    def _leader_of(self, endpoints: Sequence[str]) -> str:
+        """Return the first whose controller leads, or else the first, to complain of."""
+        for endpoint in endpoints:
+            with self.keys.channel(endpoint, OPTIONS) as channel:
+                stub = admin_pb2_grpc.AdminServiceStub(channel)
+                try:
+                    stub.Status(
+                        admin_pb2.StatusRequest(), timeout=LOOK_S, metadata=self.keys.headers()
+                    )
+                except grpc.RpcError:
+                    continue
+                return endpoint
+        return endpoints[0]
+
+    @cached_property
+    def stub(self) -> admin_pb2_grpc.AdminServiceStub:
+        """The controller's verbs; raises Failure where keys and endpoint do not fit."""
+        return admin_pb2_grpc.AdminServiceStub(self._channel)
 
     @property
     def remaining_s(self) -> float:
@@ -99,8 +131,9 @@ class Client:
     def _call(
         self, method: Method[Request, Response], request: Request, *, on_silence: str
     ) -> Response:
+        headers = self.keys.headers()
         try:
-            return method(request, timeout=min(self.remaining_s, LONGEST_CALL_S))
+            return method(request, timeout=min(self.remaining_s, LONGEST_CALL_S), metadata=headers)
         except grpc.RpcError as error:
             raise self._failure(error, on_silence) from error
 
@@ -127,19 +160,6 @@ class Client:
             case _:
                 why = f"{self.endpoint}: {status.name.lower()}: {text}"
         return Failure(exit_of(status, ""), why)
-
-
-def _leader_of(endpoints: Sequence[str]) -> str:
-    """Return the first whose controller leads, or else the first, to complain of."""
-    for endpoint in endpoints:
-        with grpc.insecure_channel(endpoint, options=OPTIONS) as channel:
-            stub = admin_pb2_grpc.AdminServiceStub(channel)
-            try:
-                stub.Status(admin_pb2.StatusRequest(), timeout=LOOK_S)
-            except grpc.RpcError:
-                continue
-            return endpoint
-    return endpoints[0]
 
 
 def _cause(details: str) -> str:

@@ -17,6 +17,7 @@ from eplb_service.settings.tree import (
     PlanningSettings,
     ProtocolSettings,
     RegistrationSettings,
+    SecuritySettings,
     ServerSettings,
     ShareSettings,
     StoreSettings,
@@ -39,6 +40,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    security: SecuritySettings = SecuritySettings()
     store: StoreSettings = StoreSettings()
     leading: LeadingSettings = LeadingSettings()
     planning: PlanningSettings = PlanningSettings()

@@ -15,10 +15,11 @@ from threading import Semaphore, Thread
 import grpc
 from eplb.v1 import agent_pb2, agent_pb2_grpc
 
-from eplb_service.domain.errors import EplbError
+from eplb_service.domain.errors import EplbError, InvalidSettings
 from eplb_service.protocol.messages import Down, Up
 from eplb_service.wire.down import decode_down
 from eplb_service.wire.up import encode_up
+from worker_agent.adapters.trust import Options, Trust
 from worker_agent.ports.channel import StreamLost
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ MAX_WAITING = 64
 """Words under way in each direction; beyond it the sender is told to wait."""
 CODE_KEY = "eplb-code"
 """Trailing metadata in which the controller names a failure."""
+AUTHORIZATION = "authorization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,14 @@ class GrpcChannel:
                 in turn, since only a new stream tells which controller leads
     """
 
-    def __init__(self, endpoint: str, keepalive: Keepalive) -> None:
-        self._endpoints = cycle(part.strip() for part in endpoint.split(","))
-        self._options = [
+    def __init__(self, endpoint: str, keepalive: Keepalive, trust: Trust | None = None) -> None:
+        """Open nothing yet; raises InvalidSettings where the trust does not fit the endpoint."""
+        endpoints = [part.strip() for part in endpoint.split(",")]
+        self._endpoints = cycle(endpoints)
+        self._trust = trust or Trust()
+        for one in endpoints:
+            self._trust.require_fit(one)
+        self._options: Options = [
             ("grpc.keepalive_time_ms", int(1000 * keepalive.every_s)),
             ("grpc.keepalive_timeout_ms", int(1000 * keepalive.timeout_s)),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -59,16 +66,30 @@ class GrpcChannel:
         ]
 
     def open(self, ring: Callable[[], None]) -> "GrpcStream":
-        """Open a stream; whether anybody answers is seen when it is read."""
+        """Open a stream; whether anybody answers is seen when it is read.
+
+        Raises StreamLost where a file of keys cannot be read just now.
+        """
         endpoint = next(self._endpoints)
-        channel = grpc.insecure_channel(endpoint, options=self._options)
-        return GrpcStream(endpoint, channel, ring)
+        try:
+            token = self._trust.token()
+            channel = self._trust.channel(endpoint, self._options)
+        except InvalidSettings as wrong:
+            raise StreamLost(endpoint=endpoint, cause=str(wrong)) from wrong
+        metadata = ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
+        return GrpcStream(endpoint, channel, ring, metadata)
 
 
 class GrpcStream:
     """Meets Stream."""
 
-    def __init__(self, endpoint: str, channel: grpc.Channel, ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        channel: grpc.Channel,
+        ring: Callable[[], None],
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._endpoint = endpoint
         self._channel = channel
         self._ring = ring
@@ -76,7 +97,9 @@ class GrpcStream:
         self._incoming: SimpleQueue[agent_pb2.DownMessage] = SimpleQueue()
         self._room = Semaphore(MAX_WAITING)
         self._end: str | None = None
-        self._call = agent_pb2_grpc.AgentServiceStub(channel).Connect(self._requests())
+        self._call = agent_pb2_grpc.AgentServiceStub(channel).Connect(
+            self._requests(), metadata=metadata
+        )
         self._reader = Thread(target=self._read, name="eplb-stream", daemon=True)
         self._reader.start()
 
