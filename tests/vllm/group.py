@@ -113,14 +113,14 @@ class VllmGroup(Group):
         num_ranks: int,
         folder: Path,
         extra: dict[str, str],
-        drives: str = "",
+        **more: Any,
     ) -> None:
         super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
         try:
             for rank in range(num_ranks):
-                job = Job(str(model), layout, num_ranks, rank, port, drives)
+                job = Job(str(model), layout, num_ranks, rank, port, **more)
                 told, log = job.as_json(), folder / f"{layout}-{rank}.log"
                 env = {**environment(job), **extra}
                 self.members.append(Member("tests.vllm.rank", told, log, env))

@@ -44,7 +44,7 @@ class Rank:
         self._hook: Any = eplb and eplb.hook
         if job.drives:
             self._hook = driven_upstream(self._worker, job.drives)
-        self._routed = RoutedIds(self._worker)
+        self._routed = None if job.is_drafted else RoutedIds(self._worker)
         self._watch_epochs()
 
     def obey(self, command: dict[str, Any]) -> object:
@@ -58,6 +58,12 @@ class Rank:
                 return [asdict(answer) for answer in self._oracle()]
             case "reload":
                 return self._reload()
+            case "draft":
+                stack = self._worker.eplb.draft.owned.stack
+                return {
+                    "held": stack.held().tolist(),
+                    "load": int(stack.counters().received_HLS.sum()),
+                }
             case "roll":
                 return self._roll(int(command["by"]))
             case other:
@@ -76,7 +82,8 @@ class Rank:
             tokens = list(out.token_ids)
             pairs = zip(tokens, out.logprobs, strict=True)
             logprobs = [float(row[token].logprob) for token, row in pairs]
-            answers.append(Answer(tokens, logprobs, self._routed.of(one.request_id)))
+            experts = [] if self._routed is None else self._routed.of(one.request_id)
+            answers.append(Answer(tokens, logprobs, experts))
         return answers
 
     def _oracle(self) -> list[Answer]:
@@ -188,6 +195,9 @@ def arguments(job: Job) -> dict[str, Any]:
         # vLLM's own rotary kernel is wrong on the CPU for multi-head latent attention.
         "compilation_config": {"custom_ops": ["all", "-rotary_embedding"]},
     }
+    if job.is_drafted:
+        drafting = {"method": "draft_model", "model": job.model, "num_speculative_tokens": 2}
+        given |= {"speculative_config": drafting}
     if job.layout == "alone":
         return given
     if job.drives:

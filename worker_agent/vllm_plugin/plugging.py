@@ -85,6 +85,10 @@ def completed(agent: AgentSettings, identity: Identity) -> AgentSettings:
         "stage": identity.stage,
         "weight_format": identity.weight_format,
     }
+    is_draft = identity.role == "draft"
     update = {name: value for name, value in known.items() if name not in told}
+    if is_draft:
+        update["role"] = "draft"  # whatever is told of the target, which attaches beside it
     deployment = agent.deployment.model_copy(update=update)
-    return agent.model_copy(update={"deployment": deployment})
+    layers = () if is_draft else agent.model_layers
+    return agent.model_copy(update={"deployment": deployment, "model_layers": layers})
