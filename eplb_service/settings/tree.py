@@ -124,6 +124,8 @@ class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     """Seconds after which the planner is killed."""
     phase: Phase | None = None
     """Balance for prefill or decode steps alone; null: for both together."""
+    distances: tuple[tuple[NonNegativeFloat, ...], ...] | None = None
+    """[N][N] price of the way from each rank to each other, for near sources; null: by node."""
 
 
 class ShareSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
