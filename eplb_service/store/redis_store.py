@@ -19,8 +19,10 @@ from eplb_service.controller.records import (
     Recovered,
     SettingsNote,
 )
+from eplb_service.domain.audit import AuditEntry, Happened
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
+from eplb_service.store import audits
 from eplb_service.store import redis_ledger as ledgers
 from eplb_service.store.codec import encode
 from eplb_service.store.judge import (
@@ -92,12 +94,26 @@ class RedisArchive:
         (found,) = await self._wire.run(what, work)
         return found
 
+    async def audited(self, below: int, limit: int) -> tuple[AuditEntry, ...]:
+        """Entries of the audit below a number (0: all), the newest first."""
+        return await self._wire.run(
+            "read the audit", lambda: audits.newest_lines(self._wire, below, limit)
+        )
+
     def close(self) -> None:
         """Hang up."""
         self._wire.close()
 
 
-class RedisStore(RedisArchive):
+class RedisBook(RedisArchive):
+    """The read side, and the audit, which every controller writes."""
+
+    async def audit(self, happened: Happened) -> AuditEntry:
+        """Add an entry to the audit; whoever leads, since it also tells who was refused."""
+        return await self._wire.run("write the audit", lambda: audits.push(self._wire, happened))
+
+
+class RedisStore(RedisBook):
     """Both sides; connects at the first call, and again after a failure."""
 
     async def acquire(self) -> Generation:

@@ -21,9 +21,10 @@ from eplb_service.controller.records import (
     Recovered,
     SettingsNote,
 )
+from eplb_service.domain.audit import AuditEntry, Happened
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
-from eplb_service.store import rows
+from eplb_service.store import audits, rows
 from eplb_service.store.judge import (
     is_progress,
     is_spent_again,
@@ -70,20 +71,36 @@ class SqliteArchive:
         )
         return found.record if found else None
 
+    async def audited(self, below: int, limit: int) -> tuple[AuditEntry, ...]:
+        """Entries of the audit below a number (0: all), the newest first."""
+        return await self._reads.run(
+            "read the audit", lambda file: audits.newest_rows(file, below, limit)
+        )
+
     def close(self) -> None:
         """End the threads and close the file."""
         for lane in self._lanes:
             lane.close()
 
 
-class SqliteStore(SqliteArchive):
-    """Both sides of a file; opened by the first call, and opened again after a failure."""
+class SqliteBook(SqliteArchive):
+    """The read side, and the audit, which every controller writes."""
 
     def __init__(self, path: Path, *, deadline_s: float = 5.0) -> None:
         super().__init__(path, deadline_s=deadline_s)
         opened = partial(connect, path)
         self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
         self._lanes.append(self._writes)
+
+    async def audit(self, happened: Happened) -> AuditEntry:
+        """Add an entry to the audit; whoever leads, since it also tells who was refused."""
+        return await self._writes.run(
+            "write the audit", lambda file: audits.add_row(file, happened)
+        )
+
+
+class SqliteStore(SqliteBook):
+    """Both sides of a file; opened by the first call, and opened again after a failure."""
 
     async def acquire(self) -> Generation:
         """Take the next generation and fence every lower one."""
