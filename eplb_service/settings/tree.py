@@ -133,6 +133,10 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Bytes that ranks send each other, per plan."""
     round_bytes: PositiveInt = 256 * 2**20
     """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+    max_moves_per_layer: PositiveInt | None = None
+    """Slots of one layer that get another expert, per plan; null: any."""
+    max_moves_per_rank: PositiveInt | None = None
+    """Slots of one rank that get another expert, per plan; null: any."""
 
 
 _GATES = GateThresholds()
