@@ -49,6 +49,9 @@ help:
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
 	@echo "make fuzz            the protocol under 10,000 seeds of faults (SEEDS=N) and 19 mutations"
+	@echo "make soak            real processes killed, stopped and cut off while experts move (MINUTES=30)"
+	@echo "make failover        leaders killed and stopped; seconds until a standby has every rank"
+	@echo "make load            one controller under 1,024 agents, and an hour of reports: latency, memory"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
@@ -122,6 +125,22 @@ SEEDS ?= 10000
 
 fuzz: $(STAMP)
 	$(PY) -m tests.protocol.fuzz --seeds $(SEEDS) $(ARGS)
+
+# Real processes under real faults, in namespaces; build/soak-summary.json.
+MINUTES ?= 30
+
+.PHONY: soak
+soak: tools $(STAMP)
+	$(ALONE) $(PY) -m tests.soak.main --minutes $(MINUTES) $(ARGS)
+
+.PHONY: load
+load: $(STAMP)
+	@mkdir -p build
+	$(PY) -m benchmarks.load $(ARGS)
+
+.PHONY: failover
+failover: tools $(STAMP)
+	$(ALONE) $(PY) -m tests.failover.main $(ARGS)
 
 # --- check --------------------------------------------------------------------------------------
 

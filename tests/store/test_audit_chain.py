@@ -115,7 +115,7 @@ async def test_whatever_is_tampered_with_is_found(
 
 
 async def test_a_file_of_an_earlier_release_is_led_on(tmp_path: Path) -> None:
-    """Version 1 had neither drained ranks nor an audit; what it held is still there."""
+    """Version 1 had neither drained ranks, nor beats, nor an audit; what it held is still there."""
     path = tmp_path / "eplb.db"
     store = SqliteStore(path)
     generation = await store.acquire()
@@ -123,6 +123,7 @@ async def test_a_file_of_an_earlier_release_is_led_on(tmp_path: Path) -> None:
     with sqlite3.connect(path) as file:
         file.execute("DROP TABLE audit")
         file.execute("ALTER TABLE deployments DROP COLUMN drained")
+        file.execute("ALTER TABLE fence DROP COLUMN beats")
         file.execute("PRAGMA user_version = 1")
     file.close()
     store = SqliteStore(path)
