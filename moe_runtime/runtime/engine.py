@@ -17,6 +17,7 @@ from torch import Tensor
 
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
+from moe_runtime.contracts.adapters import ExpertAdapters
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.npu_errors import WrongMemory
@@ -33,6 +34,7 @@ from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import bind
+from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.loading import (
@@ -107,6 +109,7 @@ class MoeRuntime:
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
         self._settings_mark = self._ways.check()
+        self._adapters = LoadedAdapters(traffic.num_adapters)
         state = RankState(self.slots, self._tables, self._counters)
         self._layers = _layers(model, state, dtype, self.device)
 
@@ -119,19 +122,21 @@ class MoeRuntime:
         and one for captured ids that lie over a team.
 
         Raises ShapeMismatch, WrongMemory, MissingTokenIds and TokenIdOutOfRange, before the group
-        hears of the step, if the batch does not fit model and device, RanksDisagree, on all ranks
+        hears of the step, if the batch does not fit model and device, or asks for adapters that
+        are not there (BadAdapter), RanksDisagree, on all ranks
         alike, if they do not exchange alike, and what the stages raise; after an ExchangeFailed
         the group is lost.
         """
         _check_batch(self.model.shape, batch)
         _check_memory(batch, self.device.home)
+        self._adapters.check(batch)
         num_real = int(batch.real_T.sum())
         announced = announce(
             self._peers,
             batch.step,
             num_rows=num_real,
             tables_mark=_mark(self._marks),
-            settings_mark=self._settings_mark,
+            settings_mark=self._settings_mark ^ self._adapters.mark,
             home=self.device.home,
         )
         recorder = NO_CAPTURE if self._capture is None else self._recorder()
@@ -145,7 +150,8 @@ class MoeRuntime:
                     logits_TX = layer.gate(normed_TD)
                 case ByLogits(logits_LTE):
                     logits_TX = logits_LTE[layer.index]
-            given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids)
+            adapters = self._adapters.of_layer(layer.index, batch)
+            given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids, adapters)
             x_TD = x_TD + layer.forward(given, way)
         if isinstance(recorder, StepRecorder):
             self._hand_on(recorder, way)
@@ -159,6 +165,16 @@ class MoeRuntime:
         Raises BadInstall, with nothing changed.
         """
         self.slots.install(layer, installs, held_S)
+
+    def load_adapters(self, layers: Sequence[ExpertAdapters]) -> None:
+        """Have tokens use other LoRA adapters from the next step on; on every rank the same ones.
+
+        layers    of each layer, with as many adapters as `Traffic.num_adapters` says
+
+        Raises ShapeMismatch, with those before kept. A step of ranks that have loaded different
+        ones ends in RanksDisagree, on all of them, before it begins.
+        """
+        self._adapters = load_adapters(self.model.shape, self._adapters.num_adapters, layers)
 
     def set_table(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's dispatch table, in place.
