@@ -12,6 +12,7 @@ STAMP := $(VENV)/.up-to-date
 GEN   := build/gen-venv
 ALONE := deploy/lo-only
 NPU_WHEEL := build/torch-npu-2.13.0
+VLLM_ASCEND := build/vllm-ascend-0.25.1rc1
 GRAFANA := build/grafana
 KERNELS := $(wildcard eplb_service/policies/kernels/*.c)
 BUILT   := $(wildcard eplb_service/policies/kernels/_loops*.so)
@@ -62,7 +63,7 @@ help:
 
 # What was built lies beside its source: a fresh checkout around an older $(VENV) lacks it.
 ifeq ($(BUILT),)
-.PHONY: $(STAMP)
+.PHONY: $(STAMP) $(VLLM_VENV)/.up-to-date
 endif
 
 $(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml $(KERNELS)
@@ -202,15 +203,27 @@ test-npu:
 
 # Real vLLM has its own environment, since it pins what it needs more tightly than we do.
 # Further cases: make test-vllm ARGS='-m vllm'.
-$(VLLM_VENV)/.up-to-date: requirements/vllm.txt requirements/constraints.txt pyproject.toml
+$(VLLM_VENV)/.packages: requirements/vllm.txt requirements/constraints.txt
 	@echo "== set up $(VLLM_VENV)"
 	test -x $(VLLM_PY) || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PY) -m pip install --quiet --no-deps torch==2.13.0
 	$(VLLM_PY) -m pip install --quiet --no-deps --require-hashes -r requirements/vllm.txt
+	@touch $@
+
+$(VLLM_VENV)/.up-to-date: $(VLLM_VENV)/.packages pyproject.toml $(KERNELS)
 	$(VLLM_PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-test-vllm: tools $(VLLM_VENV)/.up-to-date
+# Its dist-info would have vLLM take this machine for an Ascend one.
+$(VLLM_ASCEND)/.up-to-date: requirements/vllm-ascend.txt | $(VLLM_VENV)/.up-to-date
+	@echo "== fetch vllm-ascend"
+	rm -rf $(VLLM_ASCEND)
+	$(VLLM_PY) -m pip install --quiet --no-deps --require-hashes --target $(VLLM_ASCEND) \
+	    -r requirements/vllm-ascend.txt
+	rm -rf $(VLLM_ASCEND)/*.dist-info
+	@touch $@
+
+test-vllm: tools $(VLLM_VENV)/.up-to-date $(VLLM_ASCEND)/.up-to-date
 	@echo "== tests with real vLLM"
 	$(ALONE) $(VLLM_PY) -m pytest -q -m "vllm and not slow" tests/vllm $(ARGS)
 

@@ -37,6 +37,7 @@ from worker_agent.adapters.runtime import (
 )
 from worker_agent.adapters.system_clock import SystemClock
 from worker_agent.adapters.torch_calls import new_group
+from worker_agent.adapters.trust import Trust
 from worker_agent.agent.checks import Limits
 from worker_agent.agent.hook import HookParts, StepHook
 from worker_agent.agent.introduction import Introduction
@@ -94,10 +95,23 @@ def attach(
     Raises InvalidSettings, before it waits for anybody, if the settings do not fit the runtime,
     AttachRefused if ranks differ, and GroupLost if one does not come.
     """
-    pace = settings.pace
-    keepalive = Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s)
-    return attach_over(
-        runtime, GrpcChannel(settings.endpoint, keepalive), settings=settings, group=group
+    return attach_over(runtime, street(settings), settings=settings, group=group)
+
+
+def street(settings: AgentSettings) -> GrpcChannel:
+    """Return the street to the controller; raises InvalidSettings where its locks do not fit."""
+    pace, tls = settings.pace, settings.tls
+    return GrpcChannel(
+        settings.endpoint,
+        Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s),
+        Trust(
+            ca=tls.ca,
+            certificate=tls.certificate,
+            key=tls.key,
+            server_name=tls.server_name,
+            token_file=settings.token_file,
+            insecure=settings.insecure,
+        ),
     )
 
 

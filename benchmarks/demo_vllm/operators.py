@@ -34,7 +34,8 @@ class DeploymentOperator:
         """
         spec = admin_pb2.PlanSpec(deployment=self._deployment, policy=policy, reason="test")
         drawn = self._stub.Plan(admin_pb2.PlanRequest(spec=spec), timeout=CALL_S)
-        act = admin_pb2.Act(request_id=uuid4().hex, who="test", reason="test")
+        name = self._deployment
+        act = admin_pb2.Act(deployment=name, request_id=uuid4().hex, who="test", reason="test")
         if not (plan_id := drawn.answer.plan.plan.plan_id):
             return False
         try:

@@ -8,6 +8,7 @@ from eplb_service.cli.client import Client
 from eplb_service.cli.contexts import CONTEXT_VARIABLE
 from eplb_service.cli.endpoints import DEFAULT_ENDPOINT, endpoint
 from eplb_service.cli.ends import Answer
+from eplb_service.cli.keys import VARIABLES
 from eplb_service.cli.options import ENDPOINT_VARIABLE, Options, Output, duration
 
 Verb = Callable[[Client, Options, Namespace], Answer]
@@ -113,4 +114,22 @@ def shared_options() -> ArgumentParser:
         metavar="TIME",
         help="longest to wait for the whole command, e.g. 10s (default: 30s; 10m with --wait)",
     )
+    _add_keys(options)
     return shared
+
+
+def _add_keys(options: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage] - argparse names it no other way
+    for name, what in (
+        ("ca", "authority of the controller's certificate; turns TLS on"),
+        ("certificate", "your certificate"),
+        ("key", "its key"),
+        ("token-file", "file with your token"),
+    ):
+        variable = VARIABLES[name.replace("-", "_")]
+        options.add_argument(f"--{name}", metavar="FILE", help=f"{what} (default: {variable})")
+    options.add_argument(
+        "--server-name",
+        metavar="NAME",
+        help="name in the controller's certificate (default: the endpoint's host)",
+    )
+    options.add_argument("--insecure", action="store_true", help="ask another machine without TLS")

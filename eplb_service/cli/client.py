@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -11,6 +12,7 @@ from google.protobuf.message import Message
 
 from eplb_service.cli.durations import show_duration
 from eplb_service.cli.ends import Exit, Failure, exit_of
+from eplb_service.cli.keys import Keys
 
 CODE_KEY = "eplb-code"
 MAX_MESSAGE_BYTES = 64 << 20
@@ -35,7 +37,12 @@ Response = TypeVar("Response", bound=Message)
 class Method(Protocol[Asked_contra, Answered_co]):
     """One method of a stub."""
 
-    def __call__(self, request: Asked_contra, timeout: float | None = None) -> Answered_co:
+    def __call__(
+        self,
+        request: Asked_contra,
+        timeout: float | None = None,
+        metadata: tuple[tuple[str, str], ...] | None = None,
+    ) -> Answered_co:
         """Ask, and wait at most `timeout` seconds."""
         ...
 
@@ -43,12 +50,11 @@ class Method(Protocol[Asked_contra, Answered_co]):
 class Client:
     """One connection to one controller, with one deadline for all that is asked of it."""
 
-    def __init__(self, endpoint: str, *, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, *, timeout_s: float, keys: Keys | None = None) -> None:
         self.endpoint = endpoint
+        self.keys = keys or Keys()
         self._timeout_s = timeout_s
         self._give_up_at = time.monotonic() + timeout_s
-        self._channel = grpc.insecure_channel(endpoint, options=OPTIONS)
-        self.stub = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         """Open nothing yet: the first call does."""
@@ -61,7 +67,17 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         """Close the connection."""
-        self._channel.close()
+        if "_channel" in vars(self):
+            self._channel.close()
+
+    @cached_property
+    def _channel(self) -> grpc.Channel:
+        return self.keys.channel(self.endpoint, OPTIONS)
+
+    @cached_property
+    def stub(self) -> admin_pb2_grpc.AdminServiceStub:
+        """The controller's verbs; raises Failure where keys and endpoint do not fit."""
+        return admin_pb2_grpc.AdminServiceStub(self._channel)
 
     @property
     def remaining_s(self) -> float:
@@ -94,8 +110,9 @@ class Client:
     def _call(
         self, method: Method[Request, Response], request: Request, *, on_silence: str
     ) -> Response:
+        headers = self.keys.headers()
         try:
-            return method(request, timeout=min(self.remaining_s, LONGEST_CALL_S))
+            return method(request, timeout=min(self.remaining_s, LONGEST_CALL_S), metadata=headers)
         except grpc.RpcError as error:
             raise self._failure(error, on_silence) from error
 

@@ -13,6 +13,7 @@ from eplb_service.cli.contexts import (
     write_contexts,
 )
 from eplb_service.cli.ends import Answer, invalid
+from eplb_service.cli.keys import asked_keys
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain
 from eplb_service.cli.words import table
@@ -22,10 +23,13 @@ def list_all(client: Client, options: Options, args: Namespace) -> Answer:
     """Show all contexts."""
     del client, options, args
     kept = read_contexts()
+    contexts: dict[str, Plain] = {
+        name: {**context.told()} for name, context in kept.contexts.items()
+    }
     tree: Plain = {
         "file": str(contexts_file()),
         "current": kept.current,
-        "contexts": {name: dict(context) for name, context in kept.contexts.items()},
+        "contexts": contexts,
     }
     if not kept.contexts:
         return Answer("no contexts; `eplbctl context set NAME --endpoint HOST:PORT` adds one", tree)
@@ -46,12 +50,15 @@ def put(client: Client, options: Options, args: Namespace) -> Answer:
         raise invalid(f"context {args.name} is new; say where it is with --endpoint HOST:PORT")
     endpoint = given.get("endpoint") or (before.endpoint if before else options.endpoint)
     deployment = given.get("deployment", before.deployment if before else "")
+    keys = {**(before.told() if before else {}), **asked_keys(given)}
     try:
         made = Contexts(
             current=kept.current or args.name,
             contexts={
                 **kept.contexts,
-                args.name: Context(endpoint=endpoint, deployment=deployment),
+                args.name: Context.model_validate(
+                    {**keys, "endpoint": endpoint, "deployment": deployment}
+                ),
             },
         )
     except ValidationError as error:

@@ -1,8 +1,8 @@
 """Named controllers, kept in a file of the user: which one commands talk to by default.
 
-Format    TOML: `version = 1`, `current`, and a table [contexts.NAME] with `endpoint` and
-          `deployment`; in $EPLB_CONTEXTS, else $XDG_CONFIG_HOME/eplb/contexts.toml, else
-          ~/.config/eplb/contexts.toml
+Format    TOML: `version = 1`, `current`, and a table [contexts.NAME] with `endpoint`,
+          `deployment` and what cli.keys knows; in $EPLB_CONTEXTS, else
+          $XDG_CONFIG_HOME/eplb/contexts.toml, else ~/.config/eplb/contexts.toml
 """
 
 import json
@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, StringConstraints, ValidationErr
 from eplb_service.cli.endpoints import endpoint
 from eplb_service.cli.ends import Exit, Failure, invalid
 from eplb_service.cli.files import read_bytes, write_whole
+from eplb_service.cli.keys import Keys
 
 FILE_VARIABLE = "EPLB_CONTEXTS"
 CONTEXT_VARIABLE = "EPLB_CONTEXT"
@@ -30,12 +31,17 @@ def _checked(text: str) -> str:
         raise ValueError(str(error)) from error
 
 
-class Context(BaseModel, frozen=True, extra="forbid"):
-    """One named controller."""
+class Context(Keys, frozen=True, extra="forbid"):
+    """One named controller, and the keys for it."""
 
     endpoint: Annotated[str, AfterValidator(_checked)]
     deployment: str = ""
     """Empty: the only one there is."""
+
+    def told(self) -> dict[str, str | bool]:
+        """Return what the file says of it: endpoint and deployment, and the keys that there are."""
+        keys = self.model_dump(exclude_defaults=True, exclude={"endpoint", "deployment"})
+        return {"endpoint": self.endpoint, "deployment": self.deployment, **keys}
 
 
 class Contexts(BaseModel, frozen=True, extra="forbid"):
@@ -90,8 +96,7 @@ def write_contexts(kept: Contexts) -> None:
         lines += [
             "",
             f"[contexts.{_quoted(name)}]",
-            f"endpoint = {_quoted(context.endpoint)}",
-            f"deployment = {_quoted(context.deployment)}",
+            *(f"{name} = {_value(value)}" for name, value in context.told().items()),
         ]
     write_whole(path, ("\n".join(lines) + "\n").encode())
 
@@ -103,6 +108,10 @@ def chosen(args: Namespace) -> Context | None:
         return read_contexts().named(named)
     kept = read_contexts()
     return kept.named(kept.current) if kept.current else None
+
+
+def _value(value: str | bool) -> str:  # noqa: FBT001 -- any value of the file
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _quoted(text: str) -> str:

@@ -49,6 +49,7 @@ _BY_STATUS = {
 _BY_CODE = {
     "plan_rejected": Exit.FAILED,
     "not_leader": Exit.REFUSED,
+    "too_many_requests": Exit.REFUSED,
 }
 """Where the stable code says more than the status."""
 

@@ -75,7 +75,7 @@ def _say(text: str) -> None:
 
 def _run(args: Namespace, options: Options) -> Answer:
     verb: Verb = args.verb
-    with Client(options.endpoint, timeout_s=options.timeout_s) as client:
+    with Client(options.endpoint, timeout_s=options.timeout_s, keys=options.keys) as client:
         return verb(client, options, args)
 
 

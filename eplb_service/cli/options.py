@@ -12,6 +12,7 @@ from eplb_service.cli.contexts import Context, chosen
 from eplb_service.cli.durations import parse_duration
 from eplb_service.cli.endpoints import DEFAULT_ENDPOINT, endpoint
 from eplb_service.cli.ends import invalid
+from eplb_service.cli.keys import Keys, given_keys
 
 ENDPOINT_VARIABLE = "EPLB_ENDPOINT"
 CALL_TIMEOUT_S = 30.0
@@ -41,6 +42,7 @@ class Options:
     timeout_s: float
     request_id: str
     who: str
+    keys: Keys
 
     @classmethod
     def of(cls, args: Namespace) -> "Options":
@@ -55,6 +57,7 @@ class Options:
             timeout_s=given.get("timeout", patience),
             request_id=given.get("request_id") or str(uuid.uuid4()),
             who=me(),
+            keys=given_keys(args, context or Keys()),
         )
 
 

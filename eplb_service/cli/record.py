@@ -132,7 +132,7 @@ def _record(tape: _Tape, client: Client, args: Namespace, control: IO[bytes]) ->
     is_first = True
     while not tape.why:
         look_s = time.monotonic()
-        _look(tape, client.endpoint, is_first=is_first)
+        _look(tape, client, is_first=is_first)
         is_first = False
         while not tape.why and time.monotonic() < look_s + args.every:
             control.seek(0)
@@ -144,11 +144,11 @@ def _record(tape: _Tape, client: Client, args: Namespace, control: IO[bytes]) ->
                 time.sleep(min(TICK_S, max(0.0, look_s + args.every - time.monotonic())))
 
 
-def _look(tape: _Tape, endpoint: str, *, is_first: bool) -> None:
+def _look(tape: _Tape, asker: Client, *, is_first: bool) -> None:
     """Ask once; what passes is counted, and said on stderr the first time in a row."""
     named = tape.deployment
     try:
-        with Client(endpoint, timeout_s=CALL_TIMEOUT_S) as client:
+        with Client(asker.endpoint, timeout_s=CALL_TIMEOUT_S, keys=asker.keys) as client:
             heat = client.ask(client.stub.Heat, pb.HeatRequest(deployment=named))
             export = client.ask(client.stub.Export, pb.ExportRequest(deployment=named))
     except Failure as failure:

@@ -24,6 +24,7 @@ from eplb_service.domain.metric_names import (
     STREAMS_OPENED,
     WAVES,
 )
+from eplb_service.domain.moves import busiest_transfers
 from eplb_service.domain.plan import Origin
 from eplb_service.domain.wave import SOURCE, TARGET
 from eplb_service.protocol.wave_state import WavePhase
@@ -86,6 +87,11 @@ class Counting:
         add(MOVES, (name, phase.value), moves)
         add(MOVED_BYTES, (name, phase.value), num_bytes)
         base, meter = deployment.meter.base, deployment.meter
+        began_s, staged_s = meter.spent_at_s, meter.may_commit_at_s
+        if phase is WavePhase.SETTLED and began_s is not None and staged_s is not None:
+            deployment.links.moved(
+                num_bytes, busiest_bytes_of(deployment, record), staged_s - began_s
+            )
         if phase is WavePhase.SETTLED and base is not None:
             moved, undone = meter.undoing.counted(base, record.placement)
             add(MOVES_UNDONE, (name,), int(undone.sum()))
@@ -99,6 +105,15 @@ def cost_of(deployment: Deployment, record: EpochRecord) -> tuple[int, int]:
     moves, remote = moves_of(record)
     membership = deployment.driver.state.membership
     return moves, remote * (membership.shape.bytes_per_expert if membership else 0)
+
+
+def busiest_bytes_of(deployment: Deployment, record: EpochRecord) -> int:
+    """Bytes that the busiest rank of a wave sends, or receives."""
+    membership = deployment.driver.state.membership
+    if record.content is None or membership is None:
+        return 0
+    experts = busiest_transfers(record.content.transfers, record.placement)
+    return experts * membership.shape.bytes_per_expert
 
 
 def moves_of(record: EpochRecord) -> tuple[int, int]:

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.driver import DeploymentDriver
-from eplb_service.controller.meter import Meter
+from eplb_service.controller.meter import Links, Meter
 from eplb_service.controller.plan_book import PlanBook
 from eplb_service.controller.records import Freeze
 from eplb_service.controller.revisions import ShareStand, even_only
@@ -113,6 +113,7 @@ class Deployment:
         self.answers: OrderedDict[str, Answered] = OrderedDict()
         """By request id, so that a repeated one acts once."""
         self._tuner = tuner
+        self.links = Links()
         self.meter = Meter(ReportTally(self.tuning.windows.report_steps))
 
     @property

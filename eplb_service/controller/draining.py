@@ -9,9 +9,9 @@ from dataclasses import replace
 from eplb_service.controller.acting import Started, once, why
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import ActRequest
-from eplb_service.controller.drawing import Draw, Drawer
+from eplb_service.controller.drawing import Draw, Drawer, goal_of
 from eplb_service.controller.plan_book import KeptPlan, plan_view
-from eplb_service.controller.planning import ByPolicy, NothingToDo
+from eplb_service.controller.planning import NothingToDo
 from eplb_service.controller.records import DrainNote
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.teller import Teller
@@ -80,9 +80,8 @@ class DrainVerbs:
 
 def drain_draw(deployment: Deployment, drained: tuple[int, ...], reason: str) -> Draw:
     """What plan empties drained ranks and fills those that are back."""
-    terms = deployment.tuning.planning
     seed = int(deployment.driver.state.highest_epoch)
-    goal = ByPolicy(terms.policy, terms.max_moves, seed=seed, is_forced=False)
+    goal = goal_of(deployment.tuning.planning, seed=seed)
     return Draw(goal, (), Origin.OPERATOR, reason, masked=drained)
 
 

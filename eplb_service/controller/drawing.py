@@ -20,6 +20,7 @@ from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
+from eplb_service.controller.tuning import PlanningTerms
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
 from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
 from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
@@ -30,7 +31,7 @@ from eplb_service.gates.trial import PACES_KNOWN, Pace
 from eplb_service.load.window import LoadWindow
 
 STALL_PER_PLAN_S = 0.001
-"""Time that serving is expected to lose to a plan, for the pay-back gate; nominal."""
+"""Time that serving is expected to lose to a plan until some wave's loss was measured; nominal."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +44,18 @@ class Draw:
     reason: str
     masked: tuple[int, ...] | None = None
     """Ranks that take no part; None for those that are drained."""
+
+
+def goal_of(terms: PlanningTerms, *, policy: str = "", seed: int = 0) -> ByPolicy:
+    """Let a policy choose, within the budgets; the configured one where none is named."""
+    return ByPolicy(
+        policy or terms.policy,
+        terms.max_moves,
+        seed=seed,
+        is_forced=bool(policy),
+        per_layer=terms.per_layer,
+        per_rank=terms.per_rank,
+    )
 
 
 class Drawer:
@@ -176,13 +189,21 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             nodes=tuple(profile.node for profile in profiles),
             masked=deployment.drained if draw.masked is None else draw.masked,
         ),
-        timing=Timing(
-            step_s=window.step_seconds if window else 0.0,
-            expert_s=window.expert_seconds if window else 0.0,
-            stall_s=STALL_PER_PLAN_S,
-        ),
+        timing=_timing(deployment, window, len(profiles)),
         origin=draw.origin,
         reason=draw.reason,
+    )
+
+
+def _timing(deployment: Deployment, window: LoadWindow | None, num_ranks: int) -> Timing:
+    """What steps take now, and what moving has cost so far."""
+    links, lost_s = deployment.links, deployment.meter.tally.lost_s(num_ranks)
+    return Timing(
+        step_s=window.step_seconds if window else 0.0,
+        expert_s=window.expert_seconds if window else 0.0,
+        stall_s=STALL_PER_PLAN_S,
+        lost_per_byte_s=lost_s / links.num_bytes if links.num_bytes else 0.0,
+        bytes_per_s=links.bytes_per_s,
     )
 
 

@@ -61,6 +61,29 @@ class Promise:
 
 
 @dataclass(slots=True)
+class Links:
+    """What settled waves moved, and in what time."""
+
+    num_bytes: int = 0
+    """Sent between ranks."""
+    busiest_bytes: int = 0
+    """Of them, what the busiest rank of each wave sent or received."""
+    seconds: float = 0.0
+    """From spending to MAY_COMMIT: transfers, and the words around them."""
+
+    def moved(self, num_bytes: int, busiest_bytes: int, seconds: float) -> None:
+        """Add a wave that settled."""
+        self.num_bytes += num_bytes
+        self.busiest_bytes += busiest_bytes
+        self.seconds += seconds
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Through the busiest rank; 0 before a wave was measured."""
+        return self.busiest_bytes / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(slots=True)
 class Meter:
     """All that is measured of one deployment."""
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.draining import drain_draw, still_full
-from eplb_service.controller.drawing import Draw, Drawer
+from eplb_service.controller.drawing import Draw, Drawer, goal_of
 from eplb_service.controller.looks import measured_window
 from eplb_service.controller.machine_state import PlanPhase
-from eplb_service.controller.planning import ByPolicy, NothingToDo, ToPlacement
+from eplb_service.controller.planning import NothingToDo, ToPlacement
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import halt_text, missing_ranks, strayed
 from eplb_service.controller.standing import evidence_of, standing_of
@@ -98,8 +98,7 @@ class Planner:
         if not layers:
             deployment.skipped("thrash")
             return
-        terms = deployment.tuning.planning
-        goal = ByPolicy(terms.policy, terms.max_moves, seed=0, is_forced=False)
+        goal = goal_of(deployment.tuning.planning)
         draw = Draw(goal, layers, Origin.AUTOMATIC, "interval")
         kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):

@@ -8,15 +8,15 @@ a plan that breaks one is refused whole.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
 from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
-from eplb_service.domain.heat import Heat, imbalance, mean_with_data
+from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
-from eplb_service.domain.moves import align, crosses_ranks
+from eplb_service.domain.moves import align, busiest_transfers, crosses_ranks
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Origin, Plan, PlannedWave, Price
 from eplb_service.domain.rules import (
@@ -30,6 +30,7 @@ from eplb_service.domain.shares import Ownership
 from eplb_service.domain.waves import WaveLimits, split
 from eplb_service.policies.bounds import Bounds, Topology
 from eplb_service.policies.catalog import suited
+from eplb_service.policies.evacuation import emptied_before
 from eplb_service.policies.request import (
     PolicyRequest,
     even_split,
@@ -48,6 +49,10 @@ class ByPolicy:
     seed: int
     is_forced: bool
     """Asked for by name, so that another one must not take its place."""
+    per_layer: int | None = None
+    """Slots of one layer that may get another expert."""
+    per_rank: int | None = None
+    """Slots of one rank that may, in all layers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,7 +167,12 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         topology=Topology(task.limits.nodes),
         max_moves=goal.max_moves,
         seed=goal.seed,
-        bounds=Bounds(task.limits.masked, _back(task)),
+        bounds=Bounds(
+            task.limits.masked,
+            emptied_before(task.current, task.limits.masked),
+            goal.per_layer,
+            goal.per_rank,
+        ),
     )
     listed, note = suited(
         goal.policy,
@@ -195,19 +205,6 @@ def _require_kept(task: PlanningInput, target: Placement) -> None:
     if found:
         raise InvalidPlacement(f"layer {found[0].layer}: {found[0].text}; nothing changed")
     require_unmasked(task.current, target, task.limits.masked)
-
-
-def _back(task: PlanningInput) -> tuple[int, ...]:
-    """Ranks that are drained no more: in some layer they hold no routed expert at all."""
-    current, masked = task.current, task.limits.masked
-    routed, layout = current.routed(), current.layout
-    return tuple(
-        rank
-        for rank in range(layout.num_ranks)
-        if rank not in masked
-        and layout.slots_per_rank[rank]
-        and not routed[:, layout.slots_of(rank)].any(axis=1).all()
-    )
 
 
 def _only(layers: tuple[int, ...], current: Placement, target: Placement) -> Placement:
@@ -251,21 +248,28 @@ class Pricing:
         heat = self._task.heat.tokens
         if self._task.limits.sets_shares:
             return split_imbalance(heat, placement, exact_split(heat, placement))
-        return imbalance(predicted_load(self._task.heat.tokens, placement, self._split))
+        load = predicted_load(heat, placement, self._split)
+        return imbalance_where_held(load, placement)
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:
         """What the waves cost and what they promise."""
         current = self._task.current
         moved = [wave.content.transfers for wave in waves]
-        timing = self._task.timing
         mean_before, mean_after = mean_with_data(before), mean_with_data(after)
         remote = sum(int(crosses_ranks(transfers, current).sum()) for transfers in moved)
+        busiest = sum(busiest_transfers(transfers, current) for transfers in moved)
+        each = self._task.limits.bytes_per_expert
+        known = self._task.timing
+        timing = replace(known, stall_s=known.stall_of(remote * each))
+        transfer_s = known.transfer_of(busiest * each)
         return Price(
             num_moves=sum(len(transfers) for transfers in moved),
-            num_bytes=remote * self._task.limits.bytes_per_expert,
+            num_bytes=remote * each,
             imbalance_before=before,
             imbalance_after=after,
-            payback_steps=payback_steps(timing, before=mean_before, after=mean_after),
+            payback_steps=payback_steps(
+                timing, before=mean_before, after=mean_after, transfer_s=transfer_s
+            ),
             step_s=timing.step_s,
             expert_s=timing.expert_s,
             won_s=won_seconds(timing, before=mean_before, after=mean_after),

@@ -11,11 +11,33 @@ class Timing:
     expert_s: float
     """Expert computation in a step on the slowest rank, all layers."""
     stall_s: float
-    """Time that serving is expected to lose to the whole plan."""
+    """Time that serving is expected to lose to a whole plan of which nothing else is known."""
+    lost_per_byte_s: float = 0.0
+    """What serving lost by each byte moved so far, in the place of stall_s; 0: not measured."""
+    bytes_per_s: float = 0.0
+    """What the busiest rank sent, or received, in waves so far; 0: not measured."""
+
+    def stall_of(self, num_bytes: int) -> float:
+        """Seconds that serving is expected to lose to a plan that moves so much.
+
+        >>> Timing(0.040, 0.012, 0.9, lost_per_byte_s=1e-9).stall_of(10**8)
+        0.1
+        """
+        return num_bytes * self.lost_per_byte_s if self.lost_per_byte_s > 0 else self.stall_s
+
+    def transfer_of(self, busiest_bytes: int) -> float:
+        """Seconds until a plan is in use whose busiest rank moves so much; 0: not measured.
+
+        >>> Timing(0.040, 0.012, 0.9, bytes_per_s=1e9).transfer_of(5 * 10**8)
+        0.5
+        """
+        return busiest_bytes / self.bytes_per_s if self.bytes_per_s > 0 else 0.0
 
 
-def payback_steps(timing: Timing, *, before: float, after: float) -> float:
+def payback_steps(timing: Timing, *, before: float, after: float, transfer_s: float = 0.0) -> float:
     """Steps until the time won equals the time lost; infinite where nothing is won.
+
+    transfer_s    seconds from a plan's start until it is in use, in which nothing is won
 
     >>> round(payback_steps(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05))
     300
@@ -25,7 +47,8 @@ def payback_steps(timing: Timing, *, before: float, after: float) -> float:
     won_s = won_seconds(timing, before=before, after=after)
     if won_s <= 0:
         return 0.0 if timing.stall_s <= 0 else float("inf")
-    return timing.stall_s / won_s
+    waited = transfer_s / timing.step_s if timing.step_s > 0 else 0.0
+    return timing.stall_s / won_s + waited
 
 
 def won_seconds(timing: Timing, *, before: float, after: float) -> float:

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import PlanRequest
-from eplb_service.controller.drawing import Draw, Drawer
+from eplb_service.controller.drawing import Draw, Drawer, goal_of
 from eplb_service.controller.looks import heat_view, run_view, status_view
 from eplb_service.controller.plan_book import plan_view
-from eplb_service.controller.planning import ByPolicy, NothingToDo
+from eplb_service.controller.planning import NothingToDo
 from eplb_service.controller.ports import Archive
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.teller import Teller
@@ -107,12 +107,8 @@ def draw_of(deployment: Deployment, request: PlanRequest) -> Draw:
             f"layer {wrong[0]} does not exist; {deployment.name} has MoE layers 0 to "
             f"{num_layers - 1}; nothing was planned"
         )
-    goal = ByPolicy(
-        request.policy or terms.policy,
-        terms.max_moves,
-        seed=int(deployment.driver.state.highest_epoch),
-        is_forced=bool(request.policy),
-    )
+    seed = int(deployment.driver.state.highest_epoch)
+    goal = goal_of(terms, policy=request.policy, seed=seed)
     return Draw(goal, request.layers, Origin.AUTOMATIC, request.reason or "asked for")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eplb_service.domain.errors import InvalidTable
-from eplb_service.domain.heat import Heat, imbalance, mean_with_data
+from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import FloatArray, IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership, Shares, dispatch_violations
@@ -119,7 +119,7 @@ def _drawn(task: ShareTask) -> tuple[IntArray, FloatArray, FloatArray]:
         else:
             drawn = shares_by_row(sent[0], piece)
         tables.append(drawn.tables)
-        after.append(imbalance(load_under(drawn, sent, piece)))
+        after.append(imbalance_where_held(load_under(drawn, sent, piece), piece))
         before.append(_under_use(task, layers, sent, piece))
     return np.concatenate(tables, axis=1), np.concatenate(before), np.concatenate(after)
 
@@ -148,4 +148,5 @@ def _under_use(
     if task.in_use is None:
         return np.full(len(layers), np.nan)
     tables = task.in_use.tables[:, layers.start : layers.stop]
-    return imbalance(load_under(Shares(tables.copy(), task.ownership), sent, placement))
+    load = load_under(Shares(tables.copy(), task.ownership), sent, placement)
+    return imbalance_where_held(load, placement)

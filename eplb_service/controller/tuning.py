@@ -24,6 +24,10 @@ class PlanningTerms:
     max_moves: int
     max_bytes: int
     round_bytes: int
+    per_layer: int | None
+    """Slots of one layer that a plan may change; None: any."""
+    per_rank: int | None
+    """Slots of one rank that a plan may change, in all layers; None: any."""
 
 
 @dataclass(frozen=True, slots=True)

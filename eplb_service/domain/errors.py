@@ -32,6 +32,9 @@
       DeadlineExceeded     a wait ended before what was waited for
       InvalidRequest       an operator's request, or a word of a rank, makes no sense as sent
       BindFailed           the server's address cannot be taken
+      Unauthenticated      a caller does not say who it is, or not so that it can be believed
+      AccessDenied         a caller is known and may not do what it asks
+      TooManyRequests      a caller asks more often than is allowed
 
 `code` is stable: it is logged, counted, and sent over gRPC. The text is for people
 and says what happened, to whom, what was expected and what happens next.
@@ -232,3 +235,21 @@ class BindFailed(EplbError):
     """The server's address cannot be taken."""
 
     code = "bind_failed"
+
+
+class Unauthenticated(EplbError):
+    """A caller does not say who it is, or not so that it can be believed."""
+
+    code = "unauthenticated"
+
+
+class AccessDenied(EplbError):
+    """A caller is known and may not do what it asks."""
+
+    code = "access_denied"
+
+
+class TooManyRequests(EplbError):
+    """A caller asks more often than is allowed."""
+
+    code = "too_many_requests"

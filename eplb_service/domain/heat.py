@@ -122,6 +122,25 @@ def imbalance(load: FloatArray) -> FloatArray:
     return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
 
 
+def imbalance_where_held(load: FloatArray, placement: Placement) -> FloatArray:
+    """[L] peak over mean of the ranks that hold routed experts; NaN where there is no load.
+
+    load    [L, N]
+
+    A rank that is drained, or has no slots, computes nothing and could not help.
+
+    >>> from eplb_service.domain.placement import placement_from_ranks
+    >>> p = placement_from_ranks([[[0, 1], [-1, -1], [2, 0]]], num_experts=3)
+    >>> imbalance_where_held(np.array([[30.0, 0.0, 10.0]]), p).tolist()
+    [1.5]
+    """
+    holds = rank_load(np.ones(placement.phy2log.shape), placement) > 0
+    num_holding = np.maximum(holds.sum(axis=1), 1)
+    mean = load.sum(axis=1) / num_holding
+    out = np.full(len(load), np.nan)
+    return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
+
+
 def mean_with_data(values: FloatArray) -> float:
     """Mean over the layers that have data; NaN where none has.
 

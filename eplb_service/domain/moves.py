@@ -38,7 +38,7 @@ def align(old: Placement, new: Placement) -> Placement:
     sizes = np.array(old.layout.slots_per_rank, dtype=np.intp)
     firsts = np.cumsum(sizes) - sizes
     touched = np.unique(layers * num_ranks + old.layout.rank_of_slot()[slots])
-    for size in np.unique(sizes[touched % num_ranks]).tolist():
+    for size in sorted({int(size) for size in sizes[touched % num_ranks]}):
         own = touched[sizes[touched % num_ranks] == size]
         cells = (own // num_ranks)[:, None], firsts[own % num_ranks][:, None] + np.arange(size)
         aligned[cells] = _align_rank(old.phy2log[cells], new.phy2log[cells])
@@ -182,3 +182,15 @@ def crosses_ranks(
 def num_moves(old: Placement, new: Placement) -> int:
     """Slots that get another expert; a slot that becomes empty costs nothing."""
     return int(((old.phy2log != new.phy2log) & (new.phy2log != EMPTY)).sum())
+
+
+def busiest_transfers(moves: IntArray, placement: Placement) -> int:
+    """Experts that the busiest rank sends, or receives, over the wire.
+
+    moves    [M, 4] as transfers lists them
+    """
+    ranks = placement.layout.rank_of_slot()
+    remote = moves[crosses_ranks(moves, placement)]
+    if not len(remote):
+        return 0
+    return max(int(np.bincount(ranks[remote[:, side]]).max()) for side in (SOURCE, TARGET))

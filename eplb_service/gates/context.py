@@ -46,6 +46,10 @@ class Budget:
 
     max_moves: int
     max_bytes: int
+    per_layer: int | None = None
+    """Moves of one layer; None: any."""
+    per_rank: int | None = None
+    """Moves into one rank; None: any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,10 +12,12 @@ from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.metric_names import BUILD_INFO
+from eplb_service.host.locks import locks_of
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.policies.kernels.library import require_built
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
+from eplb_service.settings.doors import has_page, has_reflection, require_locked_doors
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.tuner import SettingsTuner
 from eplb_service.store import open_store
@@ -41,8 +43,13 @@ class Service:
     """A controller with its server, store and metrics."""
 
     def __init__(self, settings: Settings, runner: PlanRunner) -> None:
-        """Raises InvalidSettings where the package was installed without its compiled loops."""
+        """Plug everything together.
+
+        Raises InvalidSettings for open doors, for keys that cannot be read, and where the package
+        was installed without its compiled loops.
+        """
         require_built()
+        require_locked_doors(settings)
         self._settings = settings
         self._recorder = PrometheusRecorder()
         self._recorder.set(BUILD_INFO, (version(PACKAGE),), 1)
@@ -53,7 +60,12 @@ class Service:
         self._server = ControllerServer(
             Desks(controller.ranks, controller.operators, controller.acts, controller.operators),
             self._recorder,
-            ServerOptions(host=settings.server.host, port=settings.server.port),
+            ServerOptions(
+                host=settings.server.host,
+                port=settings.server.port,
+                has_reflection=has_reflection(settings),
+            ),
+            locks_of(settings.security),
         )
 
     async def run(self, on_ready: Callable[[Addresses], None]) -> None:
@@ -64,7 +76,7 @@ class Service:
         """
         server = self._settings.server
         feed = Feed(self._controller.page, asyncio.get_running_loop())
-        page = PageApp(feed) if server.page else None
+        page = PageApp(feed) if has_page(self._settings) else None
         metrics = MetricsServer(
             self._recorder,
             host=server.metrics_host,

@@ -48,10 +48,11 @@ def measured_load(window: LoadWindow, placement: Placement) -> FloatArray:
 
 
 def measured_imbalance(window: LoadWindow, placement: Placement) -> FloatArray:
-    """[L] peak over mean of the known ranks' load, NaN where a layer has none."""
+    """[L] peak over mean of the known ranks that hold experts, NaN where a layer has no load."""
     load = rank_load(window.slot_tokens, placement)[:, window.is_known]
     out = np.full(placement.num_layers, np.nan)
     if not load.size:
         return out
-    mean = load.mean(axis=1)
+    holds = rank_load(np.ones(placement.phy2log.shape), placement)[:, window.is_known] > 0
+    mean = load.sum(axis=1) / np.maximum(holds.sum(axis=1), 1)
     return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)

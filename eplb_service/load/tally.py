@@ -33,6 +33,19 @@ _ZERO: dict[tuple[Metric, Labels], float] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Paced:
+    """Real steps of all ranks, and the seconds that they took."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of one step; 0 before the first."""
+        return self.seconds / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class _Seen:
     """The newest report of a rank, or of a rank and phase."""
 
@@ -56,6 +69,7 @@ class ReportTally:
         self._by_rank: dict[int, _Seen] = {}
         self._by_phase: dict[tuple[int, Phase], _Seen] = {}
         self._counts: dict[tuple[Metric, Labels], float] = dict(_ZERO)
+        self._paced = {SERVING: Paced(), MIGRATION: Paced()}
 
     def forget(self) -> None:
         """A new group counts anew; what was added up stays."""
@@ -81,13 +95,28 @@ class ReportTally:
             self._count_steps(now.steps, _before(of_rank, now), is_migrating=is_migrating)
             self._by_rank[rank] = now
 
+    def lost_s(self, num_ranks: int) -> float:
+        """Seconds that serving has lost to migrations so far, by how much longer steps took then.
+
+        0 where steps of both kinds have not been counted yet.
+        """
+        serving, moving = self._paced[SERVING], self._paced[MIGRATION]
+        if not serving.steps or not moving.steps:
+            return 0.0
+        return max(0.0, (moving.step_s - serving.step_s) * moving.steps / num_ranks)
+
     def take(self) -> dict[tuple[Metric, Labels], float]:
         """Return what was counted since it was taken last, by metric and its further labels."""
         taken, self._counts = self._counts, {}
         return taken
 
     def _count_steps(self, now: StepCounts, before: StepCounts, *, is_migrating: bool) -> None:
-        during = (MIGRATION if is_migrating else SERVING,)
+        kind = MIGRATION if is_migrating else SERVING
+        during, paced = (kind,), self._paced[kind]
+        self._paced[kind] = Paced(
+            paced.steps + max(0, now.real - before.real),
+            paced.seconds + max(0.0, now.step_seconds - before.step_seconds),
+        )
         self._count(STEPS, during, now.real - before.real)
         self._count(STEP_SECONDS, during, now.step_seconds - before.step_seconds)
         self._count(EXCLUDED_STEPS, ("dummy",), now.dummy - before.dummy)

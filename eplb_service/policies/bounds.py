@@ -16,9 +16,19 @@ class Bounds:
     """Ranks that are to hold no routed expert: drained, or dead. Ascending."""
     refilled: tuple[int, ...] = ()
     """Ranks whose empty slots are to be filled: drained before, and back. Ascending."""
+    per_layer: int | None = None
+    """Slots of one layer that may get another expert, beside what emptying ranks takes."""
+    per_rank: int | None = None
+    """Slots of one rank that may, in all layers, beside what emptying ranks takes."""
 
     def require_fit(self, num_ranks: int) -> None:
-        """Raise InvalidRequest for ranks that there are not, or that are both."""
+        """Raise InvalidRequest for ranks that there are not, or that are both.
+
+        Raises InvalidSettings for a budget below 0.
+        """
+        for what, most in (("layer", self.per_layer), ("rank", self.per_rank)):
+            if most is not None and most < 0:
+                raise InvalidSettings(f"a budget of {most} moves per {what}; expected 0 or more")
         for rank in (*self.masked, *self.refilled):
             if not 0 <= rank < num_ranks:
                 raise InvalidRequest(f"rank {rank} does not exist; there are 0 to {num_ranks - 1}")

@@ -49,6 +49,23 @@ def evacuated(
     return Placement(phy2log, placement.num_experts, placement.layout, placement.num_shared)
 
 
+def emptied_before(placement: Placement, masked: tuple[int, ...]) -> tuple[int, ...]:
+    """Ranks that are masked no more: in some layer they hold no routed expert at all.
+
+    >>> from eplb_service.domain.placement import placement_from_ranks
+    >>> emptied_before(placement_from_ranks([[[0, 1], [-1, -1]]], num_experts=2), masked=())
+    (1,)
+    """
+    routed, layout = placement.routed(), placement.layout
+    return tuple(
+        rank
+        for rank in range(layout.num_ranks)
+        if rank not in masked
+        and layout.slots_per_rank[rank]
+        and not routed[:, layout.slots_of(rank)].any(axis=1).all()
+    )
+
+
 def _require_room(
     placement: Placement,
     layers: tuple[int, ...],

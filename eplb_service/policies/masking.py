@@ -17,20 +17,22 @@ from eplb_service.domain.errors import InvalidRequest
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.moves import align, num_moves
 from eplb_service.domain.placement import Placement
+from eplb_service.policies.budgeting import within_budgets
 from eplb_service.policies.evacuation import evacuated
 from eplb_service.policies.request import Policy, PolicyRequest
 
 
 def on_active_ranks(policy: Policy) -> Policy:
-    """Make a policy honour the ranks that a request masks, and those that it fills anew."""
+    """Make a policy honour a request's bounds: masked ranks, ranks to fill anew, budgets."""
+    bounded = within_budgets(policy)
 
     @wraps(policy)
     def drawn(request: PolicyRequest) -> Placement:
         bounds = request.bounds
         if not (bounds.masked or bounds.refilled):
-            return policy(request)
+            return bounded(request)
         base = _emptied(request)
-        return _widened(request, base, policy(_narrowed(request, base)))
+        return _widened(request, base, bounded(_narrowed(request, base)))
 
     return drawn
 

@@ -9,7 +9,7 @@ Axes    L MoE layers   E logical experts   P slots   N ranks
 import numpy as np
 from numpy.typing import NDArray
 
-from eplb_service.domain.heat import imbalance, rank_load
+from eplb_service.domain.heat import imbalance_where_held, rank_load
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
@@ -35,10 +35,10 @@ def exact_split(heat: FloatArray, placement: Placement) -> FloatArray:
 
 
 def split_imbalance(heat: FloatArray, placement: Placement, shares: FloatArray) -> FloatArray:
-    """[L] peak over mean of the ranks under shares [L, P]; NaN where there is no load."""
+    """[L] peak over mean of the ranks that hold experts, under shares [L, P]; NaN without load."""
     held = np.where(placement.routed(), placement.phy2log, 0).astype(np.intp)
     tokens = np.take_along_axis(heat, held, axis=1) * shares
-    return imbalance(rank_load(tokens, placement))
+    return imbalance_where_held(rank_load(tokens, placement), placement)
 
 
 def scaled(heat: FloatArray, num_ranks: int) -> FloatArray:

@@ -2,12 +2,14 @@
 
 # ruff: noqa: N802 - the methods are named by admin.proto
 
+from dataclasses import replace
+
 import grpc.aio
 from eplb.v1 import admin_pb2 as pb
 from eplb.v1 import admin_pb2_grpc
 from google.protobuf.message import Message
 
-from eplb_service.controller.desk import ActDesk, DrainDesk, OperatorDesk, RunDesk
+from eplb_service.controller.desk import ActDesk, ActRequest, DrainDesk, OperatorDesk, RunDesk
 from eplb_service.domain.errors import InvalidRequest
 from eplb_service.server.admin_wire.plans import (
     encode_answer,
@@ -25,9 +27,16 @@ from eplb_service.server.admin_wire.requests import (
 )
 from eplb_service.server.admin_wire.status import encode_heat, encode_status
 from eplb_service.server.calls import Answering, to_the_end
+from eplb_service.server.gate import admission
 from eplb_service.wire.scalars import natural, require
 
 Context = grpc.aio.ServicerContext[Message, Message]
+
+
+def signed_act(message: pb.Act) -> ActRequest:
+    """Translate who asks for a change; a name that was proved goes before one that was said."""
+    act = decode_act(message)
+    return replace(act, who=admission().signed(act.who))
 
 
 class ReadService(admin_pb2_grpc.AdminServiceServicer):
@@ -101,7 +110,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Start a kept plan."""
         async with Answering(context):
             require(request, "act")
-            act, plan_id = decode_act(request.act), decode_plan_id(request.plan_id)
+            act, plan_id = signed_act(request.act), decode_plan_id(request.plan_id)
             view = await to_the_end(self._acts.apply(act, plan_id))
             return pb.ApplyResponse(run=encode_run(view))
 
@@ -111,7 +120,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Plan and apply."""
         async with Answering(context):
             require(request, "act", "spec")
-            act, spec = decode_act(request.act), decode_spec(request.spec)
+            act, spec = signed_act(request.act), decode_spec(request.spec)
             if act.deployment != spec.deployment:
                 raise InvalidRequest(
                     f"act names deployment {act.deployment!r} and spec {spec.deployment!r}; "
@@ -124,7 +133,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """End a plan after its running wave."""
         async with Answering(context):
             require(request, "act")
-            act, plan_id = decode_act(request.act), decode_plan_id(request.plan_id)
+            act, plan_id = signed_act(request.act), decode_plan_id(request.plan_id)
             view = await to_the_end(self._acts.abort(act, plan_id))
             return pb.AbortResponse(run=encode_run(view))
 
@@ -132,7 +141,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Go back to an earlier placement."""
         async with Answering(context):
             require(request, "act")
-            act, epoch = decode_act(request.act), natural(request.epoch, "epoch")
+            act, epoch = signed_act(request.act), natural(request.epoch, "epoch")
             to = epoch if request.HasField("epoch") else None
             view = await to_the_end(self._acts.rollback(act, to))
             return pb.RollbackResponse(answer=encode_answer(view))
@@ -141,7 +150,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Allow no automatic plan for a time."""
         async with Answering(context):
             require(request, "act")
-            act, seconds = decode_act(request.act), decode_seconds(request.seconds)
+            act, seconds = signed_act(request.act), decode_seconds(request.seconds)
             view = await to_the_end(self._acts.freeze(act, seconds))
             return pb.FreezeResponse(status=encode_status(view))
 
@@ -149,7 +158,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Ask all ranks to clear a halt."""
         async with Answering(context):
             require(request, "act")
-            act, number = decode_act(request.act), natural(request.halt_number, "halt_number")
+            act, number = signed_act(request.act), natural(request.halt_number, "halt_number")
             view = await to_the_end(self._acts.resume(act, number))
             return pb.ResumeResponse(status=encode_status(view))
 
@@ -159,7 +168,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Change settings."""
         async with Answering(context):
             require(request, "act")
-            act = decode_act(request.act)
+            act = signed_act(request.act)
             values = await to_the_end(self._acts.set_config(act, dict(request.values)))
             return pb.SetConfigResponse(values=values)
 
@@ -167,7 +176,7 @@ class ActService(admin_pb2_grpc.AdminServiceServicer):
         """Apply a plan to the placement of a file."""
         async with Answering(context):
             require(request, "act")
-            act = decode_act(request.act)
+            act = signed_act(request.act)
             work = self._acts.import_map(act, request.text, reshape=request.reshape)
             return pb.ImportResponse(answer=encode_answer(await to_the_end(work)))
 
@@ -182,7 +191,7 @@ class DrainService(admin_pb2_grpc.AdminServiceServicer):
         """Empty a rank."""
         async with Answering(context):
             require(request, "act")
-            act, rank = decode_act(request.act), natural(request.rank, "rank")
+            act, rank = signed_act(request.act), natural(request.rank, "rank")
             view = await to_the_end(self._drains.drain(act, rank))
             return pb.DrainResponse(answer=encode_answer(view))
 
@@ -190,7 +199,7 @@ class DrainService(admin_pb2_grpc.AdminServiceServicer):
         """Let a rank be used again."""
         async with Answering(context):
             require(request, "act")
-            act, rank = decode_act(request.act), natural(request.rank, "rank")
+            act, rank = signed_act(request.act), natural(request.rank, "rank")
             view = await to_the_end(self._drains.undrain(act, rank))
             return pb.UndrainResponse(answer=encode_answer(view))
 

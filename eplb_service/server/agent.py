@@ -15,6 +15,7 @@ from eplb_service.controller.ports import Recorder
 from eplb_service.domain.errors import DeadlineExceeded, InvalidRequest
 from eplb_service.protocol.messages import Hello
 from eplb_service.server.calls import Answering, to_the_end
+from eplb_service.server.gate import admission
 from eplb_service.server.outbox import BoundedOutbox
 from eplb_service.server.reader import RankKey, RankReader
 from eplb_service.server.status import StreamClosed
@@ -59,6 +60,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         """Greet a rank, then carry words both ways."""
         hello = await self._first_word(messages)
         key = RankKey(hello.identity.name, hello.profile.rank)
+        await admission().require_rank(*key)
         outbox = BoundedOutbox(self._outbox_limit)
         fields = {"deployment": key.deployment, "rank": key.rank, "peer": context.peer()}
         links: list[RankLink] = []

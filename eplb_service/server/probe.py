@@ -9,11 +9,14 @@ Light on purpose: it is started every few seconds beside each controller.
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2
 
+from eplb_service.domain.errors import InvalidSettings
 from eplb_service.server.health import ALIVE
+from eplb_service.server.tls import ClientFiles, channel_credentials
 
 OK, NO, SILENT = 0, 1, 5
 ASKED = {"leads": "", "lives": ALIVE}
@@ -24,7 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Ask once; returns 0 for yes, 1 for no, 5 for no answer, and says which on stdout."""
     args = probe_parser().parse_args(argv)
     try:
-        status = ask(args.endpoint, ASKED[args.question], timeout_s=args.timeout)
+        with channel(args) as street:
+            status = ask(street, ASKED[args.question], timeout_s=args.timeout)
+    except InvalidSettings as wrong:
+        print(f"{wrong.code}: {wrong}")
+        return SILENT
     except grpc.RpcError as silent:
         print(f"no answer from {args.endpoint} within {args.timeout:g} s: {silent.details()}")
         return SILENT
@@ -35,17 +42,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return NO
 
 
-def ask(endpoint: str, service: str, *, timeout_s: float) -> int:
+def channel(args: argparse.Namespace) -> grpc.Channel:
+    """Open a channel, over TLS where --ca is given; raises InvalidSettings."""
+    if not args.ca:
+        return grpc.insecure_channel(args.endpoint, options=OPTIONS)
+    credentials = channel_credentials(ClientFiles(args.ca, args.certificate, args.key))
+    named = (("grpc.ssl_target_name_override", args.server_name),) if args.server_name else ()
+    return grpc.secure_channel(args.endpoint, credentials, options=(*OPTIONS, *named))
+
+
+def ask(street: grpc.Channel, service: str, *, timeout_s: float) -> int:
     """Return the health status of one service; raises grpc.RpcError where nobody answers."""
-    with grpc.insecure_channel(endpoint, options=OPTIONS) as channel:
-        check = channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
-        answer = check(
-            health_pb2.HealthCheckRequest(service=service), timeout=timeout_s, wait_for_ready=True
-        )
+    check = street.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    answer = check(
+        health_pb2.HealthCheckRequest(service=service), timeout=timeout_s, wait_for_ready=True
+    )
     return answer.status
 
 
@@ -57,6 +72,13 @@ def probe_parser() -> argparse.ArgumentParser:
     parser.add_argument("question", choices=sorted(ASKED))
     parser.add_argument("--endpoint", default="127.0.0.1:50051", help="default %(default)s")
     parser.add_argument("--timeout", type=float, default=4.0, help="seconds (default %(default)s)")
+    for name, what in (
+        ("--ca", "authority of the controller's certificate; turns TLS on"),
+        ("--certificate", "a certificate that the controller's security.client_ca vouches for"),
+        ("--key", "its key"),
+    ):
+        parser.add_argument(name, type=Path, metavar="FILE", help=what)
+    parser.add_argument("--server-name", default="", help="name in the controller's certificate")
     return parser
 
 

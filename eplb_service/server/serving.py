@@ -14,7 +14,10 @@ from eplb_service.controller.ports import Recorder
 from eplb_service.domain.errors import BindFailed
 from eplb_service.server.admin import AdminService
 from eplb_service.server.agent import AgentService
+from eplb_service.server.doorman import Doorman
+from eplb_service.server.gate import Gate, Note, note_nothing
 from eplb_service.server.health import HEALTH_SERVICE, Health
+from eplb_service.server.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,8 @@ class ServerOptions:
     keepalive_timeout_s: float = 10.0
     min_ping_interval_s: float = 5.0
     """Clients that ping more often, with or without calls, are sent away (too_many_pings)."""
+    has_reflection: bool = True
+    """Whether the server lists its services to whoever connects."""
 
     def channel_arguments(self) -> tuple[tuple[str, int], ...]:
         """Return these as gRPC's options, with those that are not for choice."""
@@ -70,6 +75,19 @@ class ServerOptions:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Locks:
+    """How the door is locked; by default it is not, for a port that only this machine reaches."""
+
+    credentials: grpc.ServerCredentials | None = None
+    """None: plain text."""
+    doorman: Doorman | None = None
+    """None: nobody is asked who they are, and everybody may do everything."""
+    limits: Limits = Limits()  # noqa: RUF009 -- frozen
+    note: Note = note_nothing
+    """Keeps a record of refusals."""
+
+
 class ControllerServer:
     """Serves the desks on one port; not serving in the sense of health until it leads."""
 
@@ -78,14 +96,11 @@ class ControllerServer:
         desks: Desks,
         recorder: Recorder,
         options: ServerOptions,
-        credentials: grpc.ServerCredentials | None = None,
+        locks: Locks | None = None,
     ) -> None:
-        """Take what is needed; nothing is opened before `start`.
-
-        credentials    None: an insecure port
-        """
+        """Take what is needed; nothing is opened before `start`."""
         self._options = options
-        self._credentials = credentials
+        self._locks = locks or Locks()
         self._agents = AgentService(
             desks.ranks,
             recorder,
@@ -99,12 +114,15 @@ class ControllerServer:
     async def start(self) -> int:
         """Listen, and return the port; raises BindFailed, with nothing left open."""
         assert self._server is None, "a server starts once"
-        server = grpc.aio.server(options=self._options.channel_arguments())
+        locks = self._locks
+        gate = Gate(locks.doorman, locks.limits, locks.note)
+        server = grpc.aio.server(interceptors=[gate], options=self._options.channel_arguments())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._operators, server)
         self._health.register(server)
-        names = (*SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
+        if self._options.has_reflection:
+            names = (*SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, server)
         await self.lead(is_leading=False)
         port = self._bind(server)
         await server.start()
@@ -131,10 +149,10 @@ class ControllerServer:
         host, wanted = self._options.host, self._options.port
         address = f"[{host}]:{wanted}" if ":" in host else f"{host}:{wanted}"
         try:
-            if self._credentials is None:
+            if self._locks.credentials is None:
                 port = server.add_insecure_port(address)
             else:
-                port = server.add_secure_port(address, self._credentials)
+                port = server.add_secure_port(address, self._locks.credentials)
         except RuntimeError as error:
             raise BindFailed(
                 f"address {address} cannot be taken ({error}); expected one that no other process "

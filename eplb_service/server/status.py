@@ -53,6 +53,9 @@ STATUS: dict[type[errors.EplbError], grpc.StatusCode] = {
     errors.PlannerFailed: Status.INTERNAL,
     errors.PlannerTimeout: Status.DEADLINE_EXCEEDED,
     errors.DeadlineExceeded: Status.DEADLINE_EXCEEDED,
+    errors.Unauthenticated: Status.UNAUTHENTICATED,
+    errors.AccessDenied: Status.PERMISSION_DENIED,
+    errors.TooManyRequests: Status.RESOURCE_EXHAUSTED,
 }
 
 

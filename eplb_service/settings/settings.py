@@ -16,6 +16,7 @@ from eplb_service.settings.tree import (
     PlanningSettings,
     ProtocolSettings,
     RegistrationSettings,
+    SecuritySettings,
     ServerSettings,
     ShareSettings,
     StoreSettings,
@@ -38,6 +39,7 @@ class Settings(BaseSettings):
     )
 
     server: ServerSettings = ServerSettings()
+    security: SecuritySettings = SecuritySettings()
     store: StoreSettings = StoreSettings()
     planning: PlanningSettings = PlanningSettings()
     shares: ShareSettings = ShareSettings()

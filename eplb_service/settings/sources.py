@@ -19,6 +19,7 @@ from pydantic_settings import (
 
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.settings.complaints import complaints
+from eplb_service.settings.doors import require_locked_doors
 from eplb_service.settings.settings import DELIMITER, PREFIX, Settings, near
 
 OTHERS = ("EPLB_AGENT_",)
@@ -45,7 +46,7 @@ class _FromEnvironment(Settings):
 
 
 def load_settings(file: Path | None = None) -> Settings:
-    """Read settings; raises InvalidSettings that lists everything that is wrong."""
+    """Read settings; raises InvalidSettings that lists everything that is wrong, or open doors."""
     given = read_file(file) if file else {}
     unknown = list(_unknown_variables())
     try:
@@ -56,7 +57,9 @@ def load_settings(file: Path | None = None) -> Settings:
         raise InvalidSettings("; ".join([f"environment: {error}", *unknown])) from error
     if unknown:
         raise InvalidSettings("; ".join(unknown))
-    return Settings.model_validate(loaded.model_dump())
+    settings = Settings.model_validate(loaded.model_dump())
+    require_locked_doors(settings)
+    return settings
 
 
 def read_file(file: Path) -> dict[str, JsonValue]:

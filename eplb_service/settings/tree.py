@@ -47,10 +47,38 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Address that /metrics is bound to."""
     metrics_port: Port = 9464
     """0 takes any free port."""
-    page: bool = True
-    """Whether the page for people is served, at / beside /metrics; it is read only."""
+    page: bool | None = None
+    """Whether the page for people is served, at / beside /metrics; it is read only. null: only
+    where metrics_host is this machine alone."""
+    reflection: bool | None = None
+    """Whether gRPC lists its services to whoever connects; null: only where host is this machine
+    alone."""
     expert_metrics: bool = False
     """Whether /metrics/experts tells the heat of every expert: layers times experts series."""
+
+
+class SecuritySettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Who may reach the controller. Files are read again when they change; empty: there is none."""
+
+    certificate: str = ""
+    """PEM file: the controller's certificate and those between it and its authority."""
+    key: str = ""
+    """PEM file: the key of the certificate, without a password."""
+    client_ca: str = ""
+    """PEM file: authorities of callers' certificates; every caller must then show one."""
+    tokens: str = ""
+    """File of bearer tokens: a caller's eplb:// name, a blank, its token, one a line."""
+    insecure: bool = False
+    """Whether addresses beyond this machine may be served without TLS or without asking who
+    calls; for a network that keeps strangers out by itself."""
+
+    @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key need each other; one of them is not set")
+        if self.client_ca and not self.certificate:
+            raise ValueError("client_ca needs certificate and key; they are not set")
+        return self
 
 
 class StoreSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -105,6 +133,10 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Bytes that ranks send each other, per plan."""
     round_bytes: PositiveInt = 256 * 2**20
     """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+    max_moves_per_layer: PositiveInt | None = None
+    """Slots of one layer that get another expert, per plan; null: any."""
+    max_moves_per_rank: PositiveInt | None = None
+    """Slots of one rank that get another expert, per plan; null: any."""
 
 
 _GATES = GateThresholds()

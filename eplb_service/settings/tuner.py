@@ -85,5 +85,7 @@ def _planning(settings: Settings) -> PlanningTerms:
         phase=planning.phase,
         max_moves=budget.max_moves,
         max_bytes=budget.max_bytes,
+        per_layer=budget.max_moves_per_layer,
+        per_rank=budget.max_moves_per_rank,
         round_bytes=budget.round_bytes,
     )

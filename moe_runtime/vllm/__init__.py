@@ -9,6 +9,7 @@ from moe_runtime.contracts.step import Phase, StepKind
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
+from moe_runtime.vllm.demands import has_moe_layers
 from moe_runtime.vllm.errors import CannotOwn, PluginError, UnfitEngine
 from moe_runtime.vllm.factory import FactoryTaken, take_factory
 from moe_runtime.vllm.options import ExchangeChoice, Options, Unowned
@@ -37,6 +38,7 @@ __all__ = [
     "Unowned",
     "digest",
     "engine_version",
+    "has_moe_layers",
     "own_model",
     "place",
     "take_factory",

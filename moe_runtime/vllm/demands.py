@@ -3,12 +3,19 @@
 Each of these would otherwise be served, and be wrong: refused by name, with the numbers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from moe_runtime.vllm import seams
 from moe_runtime.vllm.errors import CannotOwn
 from moe_runtime.vllm.seams import Runner
 
-__all__ = ["require_built_as_needed", "require_sum_is_taken_once"]
+__all__ = ["has_moe_layers", "require_built_as_needed", "require_sum_is_taken_once"]
+
+
+def has_moe_layers(modules: Iterable[tuple[str, object]]) -> bool:
+    """Whether vLLM's factory made any of a model's named modules."""
+    base = seams.module("runner.moe_runner").MoERunner
+    return any(isinstance(module, base) for _, module in modules)
 
 
 def require_built_as_needed(runner: Runner) -> None:

@@ -58,6 +58,7 @@ class Parallel:
     data_parallel_size: int = 1
     tensor_parallel_size: int = 2
     pipeline_parallel_size: int = 2
+    enable_eplb: bool = False
     rank: int = 3
 
 
@@ -71,6 +72,7 @@ class Config:
     model_config: Model = field(default_factory=Model)
     parallel_config: Parallel = field(default_factory=Parallel)
     kv_transfer_config: Transfer | None = field(default_factory=Transfer)
+    additional_config: object = None
 
 
 def identity(config: Config) -> Identity:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import pytest
 
 from eplb_service.cli.main import main
-from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
+from eplb_service.server.serving import ControllerServer, Desks, Locks, ServerOptions
 from tests.server.desks import Counters, Operators, Ranks
 
 T = TypeVar("T")
@@ -31,13 +31,14 @@ Ctl = Callable[..., Ran]
 class Serving:
     """A server on a loop and thread of its own, as another process's would be."""
 
-    def __init__(self) -> None:
+    def __init__(self, locks: Locks | None = None) -> None:
         self.operators = Operators()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server")
         self._thread.start()
         desks = Desks(Ranks(), self.operators, self.operators, self.operators)
-        self._server = ControllerServer(desks, Counters(), ServerOptions(stop_grace_s=0.1))
+        options = ServerOptions(stop_grace_s=0.1)
+        self._server = ControllerServer(desks, Counters(), options, locks)
         self.port = self.run(self._server.start())
 
     def run(self, work: Coroutine[None, None, T]) -> T:

@@ -80,7 +80,7 @@ def settings_of(found: list[Json], folder: Path) -> Settings:
 def test_agents_are_told_variables_that_they_have(monkeypatch: pytest.MonkeyPatch) -> None:
     env = {"EPLB_AGENT_DEPLOYMENT__MODEL": "kimi-k3", "EPLB_AGENT_GROUP_TIMEOUT_S": "60"}
     told = named(render({"agents": {"env": env}}), "ConfigMap", "eplb-agent")["data"]
-    assert told.keys() == {*env, "EPLB_AGENT_ENDPOINT"}
+    assert told.keys() == {*env, "EPLB_AGENT_ENDPOINT", "EPLB_AGENT_INSECURE"}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     read: Any = AgentSettings()  # pyright: ignore[reportCallIssue] - from the environment

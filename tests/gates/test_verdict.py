@@ -7,7 +7,7 @@ import pytest
 
 from eplb_service.controller.planning import draft
 from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
-from eplb_service.domain.plan import Answer, Origin, Plan
+from eplb_service.domain.plan import Answer, Finding, Origin, Plan
 from eplb_service.gates.context import Budget, Evidence, GateContext, Standing
 from eplb_service.gates.judge import judge
 from eplb_service.gates.settings import GateSettings
@@ -22,6 +22,7 @@ EVIDENCE = Evidence(
     imbalance_worst=2.0,
 )
 STANDING = Standing(halt="", frozen_for_s=0.0, freeze_reason="", since_last_plan_s=1e6)
+LAYER_COLUMN = 0
 LAYER = [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
 
 
@@ -127,6 +128,29 @@ def test_bytes_are_a_budget_of_their_own() -> None:
     verdict = judge(context_of(plan, budget=Budget(10**6, plan.price.num_bytes - 1)))
     assert verdict.answer is Answer.THROTTLE
     assert verdict.num_waves < len(plan.waves)
+
+
+@pytest.mark.parametrize(("gate", "side"), [("layer_budget", LAYER_COLUMN), ("rank_budget", 3)])
+def test_layers_and_ranks_have_budgets_of_their_own(gate: str, side: int) -> None:
+    plan = plan_of(Origin.OPERATOR)
+    ranks = plan.waves[0].placement.layout.rank_of_slot()
+    moves = [wave.content.transfers[:, side] for wave in plan.waves]
+    numbers = moves if gate == "layer_budget" else [ranks[targets] for targets in moves]
+    most = int(np.bincount(np.concatenate(numbers)).max())
+    first = int(np.bincount(numbers[0]).max())
+
+    def judged(limit: int) -> Finding:
+        limits = {"per_layer" if gate == "layer_budget" else "per_rank": limit}
+        verdict = judge(context_of(plan, budget=replace(Budget(10**6, 10**15), **limits)))
+        return next(found for found in verdict.findings if found.gate == gate)
+
+    assert judged(most).answer is Answer.YES
+    beyond = judged(most - 1)
+    assert f"{most} moves in one {gate[:-7]} exceed the budget of {most - 1}" in beyond.text
+    if first > 0:
+        none = judged(first - 1)
+        assert none.answer is Answer.NO
+        assert f"its first wave alone costs {first}; raise budget.max_moves_per_" in none.text
 
 
 def test_gain_is_measured_where_the_plan_changes_something() -> None:

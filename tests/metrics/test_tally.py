@@ -102,3 +102,16 @@ def test_counters_never_fall_whatever_is_reported() -> None:
     odd = report(20)
     tally.add(replace(odd, steps=replace(odd.steps, dummy=0)), 0, is_migrating=False)
     assert tally.take()[EXCLUDED_STEPS, ("dummy",)] == 20
+
+
+def test_what_migrations_cost_is_told_by_how_much_longer_steps_took() -> None:
+    tally = ReportTally(10)
+    slow = report(30, counted=30)
+    slow = replace(slow, steps=replace(slow.steps, step_seconds=0.5 * 20 + 0.8 * 10))
+    assert tally.lost_s(2) == 0
+    for rank in (0, 1):
+        tally.add(report(20), rank, is_migrating=False)
+    assert tally.lost_s(2) == 0
+    for rank in (0, 1):
+        tally.add(slow, rank, is_migrating=True)
+    assert round(tally.lost_s(2), 6) == 3.0

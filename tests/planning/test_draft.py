@@ -83,6 +83,22 @@ def test_time_won_pays_back_time_lost() -> None:
     assert payback_steps(timing, before=1.05, after=1.05) == float("inf")
 
 
+def test_the_price_of_a_plan_follows_what_moving_has_cost_and_how_fast_links_were() -> None:
+    task = task_of(CURRENT, HEAT, "packing")
+    nominal = drawn(draft(task)).price
+    timing = replace(task.timing, lost_per_byte_s=2e-9, bytes_per_s=1e9)
+    price = drawn(draft(replace(task, timing=timing))).price
+    assert nominal.stall_s == 0.9
+    assert price.stall_s == pytest.approx(2e-9 * price.num_bytes)
+    busiest = max(
+        np.bincount(CURRENT.layout.rank_of_slot()[moves[:, side]]).max()
+        for moves in [drawn(draft(task)).waves[0].content.transfers]
+        for side in (2, 3)
+    )
+    waited = busiest * 44 * 2**20 / 1e9 / 0.040
+    assert price.payback_steps == pytest.approx(price.stall_s / price.won_s + waited)
+
+
 def test_the_layers_asked_for_are_the_only_ones_that_change() -> None:
     current = layers_of(*[[[0, 1, 2], [3, 4, 5], [0, 1, 2]]] * 3, num_experts=6)
     plan = drawn(draft(task_of(current, HEAT * 3, "packing", layers=(1,))))

@@ -120,3 +120,35 @@ def test_no_layer_gets_worse_under_its_best_split(seed: int, slots: list[int]) -
     assert (after <= before + 1e-6).all()
     silent = heat.sum(axis=1) == 0
     assert (drawn.phy2log[silent] == placement.phy2log[silent]).all()
+
+
+def farthest(placement: Placement, layer: int) -> int:
+    """Experts on the longest of all shortest chains from one rank to another."""
+    ranks = placement.layout.rank_of_slot()
+    row = placement.phy2log[layer]
+    hosts = [set(ranks[row == expert].tolist()) for expert in range(placement.num_experts)]
+    near = {rank: [own for own in hosts if rank in own] for rank in ranks.tolist()}
+    longest = 0
+    for start in near:
+        reached, edge, steps = {start}, {start}, 0
+        while edge:
+            edge = {r for at in edge for own in near[at] for r in own} - reached
+            reached |= edge
+            steps += bool(edge)
+        assert len(reached) == placement.layout.num_ranks
+        longest = max(longest, steps)
+    return longest
+
+
+def test_chains_of_ranks_are_short() -> None:
+    layout = SlotLayout((6,) * 64)
+    drawn = joined(skewed(6, 320), layout)
+    assert max(farthest(drawn, layer) for layer in range(6)) <= 14
+
+
+def test_a_joined_layer_stays_level_when_its_load_drifts() -> None:
+    layout = SlotLayout((5,) * 64)
+    heat = skewed(24, 256, seed=7)
+    drawn = joined(heat, layout)
+    changed = heat * np.random.default_rng(8).lognormal(0, 0.15, heat.shape)
+    assert best(changed, drawn).mean() <= 1.03

@@ -1,5 +1,6 @@
 """Ranks that are drained or dead hold nothing afterwards, whatever policy draws the plan."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eplb_service.domain.errors import InvalidRequest
+from eplb_service.domain.errors import InvalidRequest, InvalidSettings
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.moves import num_moves
 from eplb_service.domain.placement import EMPTY, Placement, initial_placement, placement_from_ranks
@@ -18,6 +19,7 @@ from eplb_service.domain.rules import (
     violations,
 )
 from eplb_service.policies.bounds import Bounds, Topology
+from eplb_service.policies.budgeting import incoming
 from eplb_service.policies.catalog import POLICIES, Listed, policy_named, suited
 from eplb_service.policies.request import PolicyRequest, even_split
 from eplb_service.policies.terms import Terms
@@ -158,12 +160,13 @@ def test_layers_that_are_not_asked_for_keep_what_they_have() -> None:
         (Bounds((3,)), "rank 3 does not exist; there are 0 to 2"),
         (Bounds((-1,)), "rank -1 does not exist"),
         (Bounds((1, 0)), r"ranks \[1, 0\]; expected each once, ascending"),
+        (Bounds(per_rank=-1), "a budget of -1 moves per rank"),
         (Bounds((1,), (1,)), r"ranks \[1\] are masked and cannot be filled too"),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(bounds: Bounds, says: str) -> None:
     flat = initial_placement(num_layers=1, num_experts=3, layout=SlotLayout((2, 2, 2)))
-    with pytest.raises(InvalidRequest, match=says):
+    with pytest.raises((InvalidRequest, InvalidSettings), match=says):
         request_of(flat, np.ones((1, 3)), bounds)
 
 
@@ -171,3 +174,26 @@ def test_one_rank_must_stay() -> None:
     flat = initial_placement(num_layers=1, num_experts=2, layout=SlotLayout((2, 2)))
     with pytest.raises(InvalidRequest, match="all 2 ranks are masked; one must stay"):
         policy_named("packing").draw(request_of(flat, np.ones((1, 2)), Bounds((0, 1))))
+
+
+@every_policy
+@settings(deadline=None, max_examples=10)
+@given(request=requests(), per_layer=st.integers(0, 4), per_rank=st.integers(0, 4))
+def test_budgets_of_layers_and_ranks_are_kept(
+    listed: Listed, request: PolicyRequest, per_layer: int, per_rank: int
+) -> None:
+    bounded = replace(request, bounds=Bounds(per_layer=per_layer, per_rank=per_rank))
+    drawn = drawn_by(listed, bounded)
+    given = incoming(request.placement, drawn)
+    assert given.sum(axis=1).max() <= per_layer
+    assert given.sum(axis=0).max() <= per_rank
+    assert not violations(drawn)
+
+
+def test_a_layer_beyond_its_budget_is_drawn_with_what_it_may_take() -> None:
+    flat = initial_placement(num_layers=1, num_experts=16, layout=SlotLayout((5,) * 4))
+    heat = [[2.0 ** (n % 9) for n in range(16)]]
+    free = policy_named("incremental").draw(request_of(flat, heat, Bounds()))
+    bounded = policy_named("incremental").draw(request_of(flat, heat, Bounds(per_layer=2)))
+    assert num_moves(flat, free) > 2
+    assert num_moves(flat, bounded) == 2

@@ -20,8 +20,10 @@ Call = grpc.aio.StreamStreamCall[agent_pb2.UpMessage, agent_pb2.DownMessage]
 class RankClient:
     """Says words and hears them, each within five seconds."""
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.call: Call = agent_pb2_grpc.AgentServiceStub(channel).Connect()
+    def __init__(
+        self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        self.call: Call = agent_pb2_grpc.AgentServiceStub(channel).Connect(metadata=metadata)
 
     async def say(self, word: Up) -> None:
         await self.say_raw(encode_up(word))

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from select import select
@@ -26,18 +26,19 @@ class RankFailed(Exception):
 class Member:
     """One rank's process."""
 
-    def __init__(self, job: Job, folder: Path, extra: dict[str, str]) -> None:
-        self._job = job
-        self._log = folder / f"{job.layout}-{job.rank}.log"
+    def __init__(
+        self, module: str, told: Mapping[str, object], log: Path, extra: Mapping[str, str]
+    ) -> None:
+        self._log = log
         read, write = os.pipe()
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.vllm.rank", str(write), json.dumps(job.as_json())],
+                [sys.executable, "-m", module, str(write), json.dumps(told)],
                 stdin=subprocess.PIPE,
-                stdout=log,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=[write],
-                env={**os.environ, **environment(job), **extra},
+                env={**os.environ, **extra},
                 text=True,
             )
         os.close(write)
@@ -56,7 +57,7 @@ class Member:
         told: dict[str, object] = json.loads(line) if line else {}
         if "is" not in told:
             tail = self._log.read_text(errors="replace")[-4000:]
-            raise RankFailed(f"rank {self._job.rank}: {told.get('failed', 'no answer')}\n{tail}")
+            raise RankFailed(f"rank {self._log.stem}: {told.get('failed', 'no answer')}\n{tail}")
         return told["is"]
 
     def said(self) -> str:
@@ -84,7 +85,25 @@ class Member:
             cast("TextIO", self._process.stdin).close()
 
 
-class VllmGroup:
+class Group:
+    """Processes that are told the same. Use `kill`."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+
+    def ask(self, **command: object) -> list[Any]:
+        """Have all ranks do the same, at the same time."""
+        for member in self.members:
+            member.say(command)
+        return [member.hear() for member in self.members]
+
+    def kill(self) -> None:
+        """End all ranks at once."""
+        for member in self.members:
+            member.kill()
+
+
+class VllmGroup(Group):
     """All ranks of one engine, or of the engines that share experts. Use `end` or `kill`."""
 
     def __init__(
@@ -94,26 +113,22 @@ class VllmGroup:
         num_ranks: int,
         folder: Path,
         extra: dict[str, str],
-        drives: str = "",
+        **more: Any,
     ) -> None:
+        super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
-        self.members: list[Member] = []
         try:
             for rank in range(num_ranks):
-                job = Job(str(model), layout, num_ranks, rank, port, drives)
-                self.members.append(Member(job, folder, extra))
+                job = Job(str(model), layout, num_ranks, rank, port, **more)
+                told, log = job.as_json(), folder / f"{layout}-{rank}.log"
+                env = {**environment(job), **extra}
+                self.members.append(Member("tests.vllm.rank", told, log, env))
             for member in self.members:
                 member.hear()
         except BaseException:
             self.kill()
             raise
-
-    def ask(self, **command: object) -> list[Any]:
-        """Have all ranks do the same, at the same time."""
-        for member in self.members:
-            member.say(command)
-        return [member.hear() for member in self.members]
 
     def generate(self) -> list[list[Answer]]:
         """Return what every rank answered to all prompts."""
@@ -128,11 +143,6 @@ class VllmGroup:
         for member in self.members:
             cast("TextIO", member._process.stdin).close()  # pyright: ignore[reportPrivateUsage]
         return [member.end() for member in self.members]
-
-    def kill(self) -> None:
-        """End all ranks at once."""
-        for member in self.members:
-            member.kill()
 
 
 def largest_difference(got: Sequence[Answer], want: Sequence[Answer]) -> float:

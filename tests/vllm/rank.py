@@ -17,7 +17,6 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.balance_vllm.lift import add_balancer, balancer_options, lift
-from benchmarks.demo_vllm.models import TOP_K
 from benchmarks.demo_vllm.parts import START_S
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
@@ -45,7 +44,7 @@ class Rank:
         self._hook: Any = eplb and eplb.hook
         if job.drives:
             self._hook = driven_upstream(self._worker, job.drives)
-        self._routed = RoutedIds(self._worker)
+        self._routed = None if job.is_drafted else RoutedIds(self._worker)
         self._watch_epochs()
 
     def obey(self, command: dict[str, Any]) -> object:
@@ -59,6 +58,12 @@ class Rank:
                 return [asdict(answer) for answer in self._oracle()]
             case "reload":
                 return self._reload()
+            case "draft":
+                stack = self._worker.eplb.draft.owned.stack
+                return {
+                    "held": stack.held().tolist(),
+                    "load": int(stack.counters().received_HLS.sum()),
+                }
             case "roll":
                 return self._roll(int(command["by"]))
             case other:
@@ -77,7 +82,8 @@ class Rank:
             tokens = list(out.token_ids)
             pairs = zip(tokens, out.logprobs, strict=True)
             logprobs = [float(row[token].logprob) for token, row in pairs]
-            answers.append(Answer(tokens, logprobs, self._routed.of(one.request_id)))
+            experts = [] if self._routed is None else self._routed.of(one.request_id)
+            answers.append(Answer(tokens, logprobs, experts))
         return answers
 
     def _oracle(self) -> list[Answer]:
@@ -155,26 +161,23 @@ class Rank:
 
 def driven_upstream(worker: Any, endpoint: str) -> Any:
     """Put vLLM's own balancer in the place of our agent, and drive it; return the hook."""
-    upstream = import_module("worker_agent.adapters.vllm.upstream")
     main = import_module("worker_agent.main")
     settings = import_module("worker_agent.settings.settings")
-    channel = import_module("worker_agent.adapters.grpc_channel")
+    told = settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S)
     worker.eplb.detach("vLLM's own balancer is to be driven")
-    state = add_balancer(worker)
-    upstream.require_drivable(state, is_ours=False)
     group = import_module("vllm.distributed").get_ep_group().cpu_group
 
     def attach(seat: Any) -> Any:
-        street = channel.GrpcChannel(endpoint, channel.Keepalive(every_s=30.0, timeout_s=10.0))
         return main.attach_seat(
             seat,
-            street,
-            settings=settings.AgentSettings(endpoint=endpoint, wait_for_welcome_s=START_S),
+            main.street(told),
+            settings=told,
             group=group,
             mover=import_module("worker_agent.adapters.promises").PromiseMover,
         )
 
-    return upstream.drive_upstream(state, attach, top_k=TOP_K, group=group)
+    driving = import_module("worker_agent.adapters.vllm.driving")
+    return driving.drive_loaded(add_balancer(worker), attach)
 
 
 def arguments(job: Job) -> dict[str, Any]:
@@ -192,6 +195,9 @@ def arguments(job: Job) -> dict[str, Any]:
         # vLLM's own rotary kernel is wrong on the CPU for multi-head latent attention.
         "compilation_config": {"custom_ops": ["all", "-rotary_embedding"]},
     }
+    if job.is_drafted:
+        drafting = {"method": "draft_model", "model": job.model, "num_speculative_tokens": 2}
+        given |= {"speculative_config": drafting}
     if job.layout == "alone":
         return given
     if job.drives:

@@ -16,6 +16,8 @@ class Job:
     rank: int
     port: int
     """For the ranks to find each other."""
+    is_drafted: bool = False
+    """Whether the model drafts tokens for itself."""
     drives: str = ""
     """Endpoint of a controller that is to drive vLLM's own balancer, lifted onto the CPU."""
 

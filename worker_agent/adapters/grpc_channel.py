@@ -14,10 +14,11 @@ from threading import Semaphore, Thread
 import grpc
 from eplb.v1 import agent_pb2, agent_pb2_grpc
 
-from eplb_service.domain.errors import EplbError
+from eplb_service.domain.errors import EplbError, InvalidSettings
 from eplb_service.protocol.messages import Down, Up
 from eplb_service.wire.down import decode_down
 from eplb_service.wire.up import encode_up
+from worker_agent.adapters.trust import Options, Trust
 from worker_agent.ports.channel import StreamLost
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ MAX_WAITING = 64
 """Words under way in each direction; beyond it the sender is told to wait."""
 CODE_KEY = "eplb-code"
 """Trailing metadata in which the controller names a failure."""
+AUTHORIZATION = "authorization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,12 @@ class Keepalive:
 class GrpcChannel:
     """Meets ChannelPort; every stream has a connection of its own."""
 
-    def __init__(self, endpoint: str, keepalive: Keepalive) -> None:
+    def __init__(self, endpoint: str, keepalive: Keepalive, trust: Trust | None = None) -> None:
+        """Open nothing yet; raises InvalidSettings where the trust does not fit the endpoint."""
         self._endpoint = endpoint
-        self._options = [
+        self._trust = trust or Trust()
+        self._trust.require_fit(endpoint)
+        self._options: Options = [
             ("grpc.keepalive_time_ms", int(1000 * keepalive.every_s)),
             ("grpc.keepalive_timeout_ms", int(1000 * keepalive.timeout_s)),
             ("grpc.keepalive_permit_without_calls", 1),
@@ -54,15 +59,29 @@ class GrpcChannel:
         ]
 
     def open(self, ring: Callable[[], None]) -> "GrpcStream":
-        """Open a stream; whether anybody answers is seen when it is read."""
-        channel = grpc.insecure_channel(self._endpoint, options=self._options)
-        return GrpcStream(self._endpoint, channel, ring)
+        """Open a stream; whether anybody answers is seen when it is read.
+
+        Raises StreamLost where a file of keys cannot be read just now.
+        """
+        try:
+            token = self._trust.token()
+            channel = self._trust.channel(self._endpoint, self._options)
+        except InvalidSettings as wrong:
+            raise StreamLost(endpoint=self._endpoint, cause=str(wrong)) from wrong
+        metadata = ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
+        return GrpcStream(self._endpoint, channel, ring, metadata)
 
 
 class GrpcStream:
     """Meets Stream."""
 
-    def __init__(self, endpoint: str, channel: grpc.Channel, ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        channel: grpc.Channel,
+        ring: Callable[[], None],
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> None:
         self._endpoint = endpoint
         self._channel = channel
         self._ring = ring
@@ -70,7 +89,9 @@ class GrpcStream:
         self._incoming: SimpleQueue[agent_pb2.DownMessage] = SimpleQueue()
         self._room = Semaphore(MAX_WAITING)
         self._end: str | None = None
-        self._call = agent_pb2_grpc.AgentServiceStub(channel).Connect(self._requests())
+        self._call = agent_pb2_grpc.AgentServiceStub(channel).Connect(
+            self._requests(), metadata=metadata
+        )
         self._reader = Thread(target=self._read, name="eplb-stream", daemon=True)
         self._reader.start()
 

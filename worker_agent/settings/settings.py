@@ -72,6 +72,27 @@ class PaceSettings(BaseModel, frozen=True, extra="forbid"):
         return self
 
 
+class TlsSettings(BaseModel, frozen=True, extra="forbid"):
+    """How the agent and the controller know each other; files are read at every connection."""
+
+    ca: str = ""
+    """PEM file: authorities of the controller's certificate; with it TLS is on."""
+    certificate: str = ""
+    """PEM file: this rank's certificate, which names eplb://agent/DEPLOYMENT/RANK."""
+    key: str = ""
+    """PEM file: its key, without a password."""
+    server_name: str = ""
+    """Name that the controller's certificate must hold; empty: the endpoint's host."""
+
+    @model_validator(mode="after")
+    def _files_come_together(self) -> Self:
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("certificate and key need each other; one of them is not set")
+        if (self.certificate or self.server_name) and not self.ca:
+            raise ValueError("certificate and server_name need ca, which is not set")
+        return self
+
+
 class AgentSettings(BaseSettings):
     """All settings of one agent."""
 
@@ -81,6 +102,11 @@ class AgentSettings(BaseSettings):
 
     endpoint: Word
     """host:port of the controller."""
+    tls: TlsSettings = TlsSettings()
+    token_file: str = ""
+    """File that holds this rank's bearer token and nothing else; read at every connection."""
+    insecure: bool = False
+    """Whether a controller on another machine may be spoken to without TLS."""
     deployment: DeploymentSettings = DeploymentSettings()
     pace: PaceSettings = PaceSettings()
     node: Word = Field(default_factory=lambda: platform.node() or "unknown")

@@ -16,6 +16,8 @@ class VllmSettings(BaseSettings):
 
     enabled: bool = False
     """Without it the installed package leaves vLLM as it is."""
+    balancer: Literal["runtime", "vllm", "vllm_ascend"] = "runtime"
+    """Who moves experts: our runtime, or the engine's own balancer by the controller's orders."""
     redundant_experts: NonNegativeInt = 0
     """Slots beyond one for each expert, over all ranks of the group."""
     staging_rows: PositiveInt = 8

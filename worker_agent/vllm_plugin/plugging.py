@@ -4,19 +4,22 @@ from pydantic import ValidationError
 from torch.distributed import ProcessGroup
 
 from eplb_service.domain.errors import InvalidSettings
-from worker_agent.adapters.grpc_channel import GrpcChannel, Keepalive
+from worker_agent.adapters.mover import TorchMover
+from worker_agent.adapters.promises import PromiseMover
 from worker_agent.adapters.runtime import Seat
-from worker_agent.adapters.vllm.identity import Identity
+from worker_agent.adapters.vllm.attachment import AttachSeat
+from worker_agent.adapters.vllm.driving import drive_ascend, drive_vllm
+from worker_agent.adapters.vllm.early import check_early, require_experts, require_one_balancer
+from worker_agent.adapters.vllm.identity import Identity, VllmConfig
 from worker_agent.adapters.vllm.worker import (
     ExchangeChoice,
     Options,
     Unowned,
-    check_models_early,
     take_factory,
     wrap_workers,
 )
 from worker_agent.agent.hook import StepHook
-from worker_agent.main import attach_seat
+from worker_agent.main import attach_seat, street
 from worker_agent.settings.settings import AgentSettings
 from worker_agent.settings.vllm import VllmSettings
 
@@ -33,14 +36,32 @@ def plug_in() -> None:
     except ValidationError as wrong:
         raise InvalidSettings(f"{wrong}; vLLM does not start with the plugin enabled") from wrong
 
-    def attach(seat: Seat, identity: Identity, group: ProcessGroup | None) -> StepHook:
-        pace = agent.pace
-        keepalive = Keepalive(every_s=pace.keepalive_s, timeout_s=pace.keepalive_timeout_s)
-        channel = GrpcChannel(agent.endpoint, keepalive)
-        return attach_seat(seat, channel, settings=completed(agent, identity), group=group)
+    mover = TorchMover if settings.balancer == "runtime" else PromiseMover
 
+    def attach(seat: Seat, identity: Identity, group: ProcessGroup | None) -> StepHook:
+        told = completed(agent, identity)
+        return attach_seat(seat, street(told), settings=told, group=group, mover=mover)
+
+    match settings.balancer:
+        case "runtime":
+            own_layers(settings, attach)
+        case "vllm":
+            check_early(lambda config: require_one_balancer(config, "vllm"))
+            drive_vllm(attach)
+        case "vllm_ascend":
+            check_early(lambda config: require_one_balancer(config, "vllm_ascend"))
+            drive_ascend(attach)
+
+
+def own_layers(settings: VllmSettings, attach: AttachSeat) -> None:
+    """Have our runtime compute the MoE layers and move their experts."""
     taken = take_factory(options_of(settings))
-    check_models_early(taken)
+
+    def check(config: VllmConfig) -> None:
+        require_one_balancer(config, "runtime")
+        require_experts(config, taken)
+
+    check_early(check)
     wrap_workers(taken, attach)
 
 
@@ -64,6 +85,10 @@ def completed(agent: AgentSettings, identity: Identity) -> AgentSettings:
         "stage": identity.stage,
         "weight_format": identity.weight_format,
     }
+    is_draft = identity.role == "draft"
     update = {name: value for name, value in known.items() if name not in told}
+    if is_draft:
+        update["role"] = "draft"  # whatever is told of the target, which attaches beside it
     deployment = agent.deployment.model_copy(update=update)
-    return agent.model_copy(update={"deployment": deployment})
+    layers = () if is_draft else agent.model_layers
+    return agent.model_copy(update={"deployment": deployment, "model_layers": layers})

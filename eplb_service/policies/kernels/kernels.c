@@ -20,12 +20,14 @@ typedef int64_t num;
 #define TOLERATED 1e-9    /* load above a limit that is none */
 #define NUM_SWEEPS 1      /* that level what lies below the peak */
 #define MOST_LIMITS 100
-#define NUM_TRIED 8       /* changes of one layer that are measured for one step */
-#define MOST_TRIED 48     /* the same where none of the first wins */
+#define NUM_TRIED 48      /* changes of one layer that are measured for one step */
+#define NUM_OTHERS 8      /* measured after one move that is enough: it may cost the even split */
+#define MOST_TRIED 96     /* the same where none of the first wins */
 #define NUM_HOT 10        /* experts of the fullest region that may get a replica */
 #define NUM_ROOMY 12      /* ranks with most room that may take part in a swap */
 #define MOST_STEPS 64
 #define LEAST_GAIN 1e-4   /* mean loads of a rank, for each move */
+#define DEPTH_PRICE 0.05  /* mean loads of a rank that a chain may be longer by one for */
 #define NOBODY (-1)
 
 typedef struct {
@@ -470,7 +472,7 @@ static num repair(Layer *a, Limits limits, num left) {
     double over = drain(a, limits.repair_to);
     for (num step = 0; step < MOST_STEPS && over > TOLERATED; step++) {
         Change tried[MOST_TRIED];
-        num full = 0, best = NOBODY, found;
+        num full = 0, best = NOBODY, found, is_enough = 0;
         double best_gain = LEAST_GAIN;
         find_regions(a, limits.repair_to);
         for (num r = 1; r < a->ranks; r++)
@@ -478,18 +480,25 @@ static num repair(Layer *a, Limits limits, num left) {
         found = try_swaps(a, full, try_replicas(a, full, tried, most), tried, most);
         num parts = num_parts(a, a->parent);
         double even = even_excess(a, limits.even_cap);
+        double breaking = most == NUM_TRIED ? limits.breaking : 0.0;
+        double bonus = (parts > 1 ? breaking : 0.0) + even * limits.even_price;
         memcpy(a->kept_tokens, a->tokens, (size_t)a->slots * sizeof(double));
         memcpy(a->kept_load, a->load, (size_t)a->ranks * sizeof(double));
-        for (num n = 0; n < found; n++) {
+        for (num n = 0, others = NUM_OTHERS; n < found && others > 0; n++) {
             num given = a->row[tried[n].giver], taken = a->row[tried[n].taker];
-            if (used + 1 + tried[n].is_swap > left) continue;
+            double cost = (double)(1 + tried[n].is_swap);
+            if (used + 1 + tried[n].is_swap > left || over + bonus <= best_gain * cost) continue;
+            others -= is_enough;
             apply(a, tried[n]);
             double reached = drain(a, limits.repair_to);
-            double broken = (double)(num_parts(a, a->parent) - parts) *
-                            (most == NUM_TRIED ? limits.breaking : 0.0);
-            double worse = (even_excess(a, limits.even_cap) - even) * limits.even_price;
-            double gain = (over - reached - broken - worse) / (double)(1 + tried[n].is_swap);
-            if (gain > best_gain && reached < over - TOLERATED) best = n, best_gain = gain;
+            is_enough |= reached <= TOLERATED && !tried[n].is_swap;
+            /* Most changes are told by what they win at best; graph and even split are dear. */
+            if (reached < over - TOLERATED && over - reached + bonus > best_gain * cost) {
+                double worse = (double)(num_parts(a, a->parent) - parts) * breaking +
+                               (even_excess(a, limits.even_cap) - even) * limits.even_price;
+                double gain = (over - reached - worse) / cost;
+                if (gain > best_gain) best = n, best_gain = gain;
+            }
             undo(a, tried[n], given, taken);
             memcpy(a->tokens, a->kept_tokens, (size_t)a->slots * sizeof(double));
             memcpy(a->load, a->kept_load, (size_t)a->ranks * sizeof(double));
@@ -613,44 +622,69 @@ static void pack_greedily(const num *begin, num ranks, const double *heat, num e
     }
 }
 
-/* Experts of most replicas first, each replica to a rank not joined with the ones before it, of
-   those to one with fewest replicas, of those to the least loaded. */
-static void pack_joined(const num *begin, num ranks, const double *heat, num experts, num *row,
-                        num *granted, num *filled, Entry *order, num *parent, num *degree,
-                        num *held, double *load) {
-    for (num e = 0; e < experts; e++) order[e].item = e, order[e].key = -heat[e] / (double)granted[e];
+typedef struct {
+    num ranks;
+    const num *begin;
+    num *filled, *parent, *degree, *held, *depth; /* [N] next slot; set of ranks; replicas; last
+                                                     expert; chain to the first rank */
+    double *load, price, most;  /* [N]; of a longer chain; more than all loads */
+} Joined;
+
+/* The lightest rank with room for a replica, of those that are joined with `root` or of those that
+   are not, where there are any; NOBODY if none has room. */
+static num lightest(const Joined *t, num expert, num root, int is_joined) {
+    num best = NOBODY, best_wanted = 0;
+    double best_key = 0.0;
+    for (num r = 0; r < t->ranks; r++) {
+        if (t->filled[r] == t->begin[r + 1] || t->held[r] == expert) continue;
+        num wanted = root == NOBODY || (root_of(t->parent, r) == root) == is_joined;
+        double key = t->load[r];
+        if (root != NOBODY)
+            key += is_joined ? t->price * (double)t->depth[r] : t->most * (double)t->degree[r];
+        if (best != NOBODY && (wanted < best_wanted || (wanted == best_wanted && key >= best_key)))
+            continue;
+        best = r, best_wanted = wanted, best_key = key;
+    }
+    return best;
+}
+
+/* Experts of most replicas first, from the ranks of the first: one replica of each to a light rank
+   that is joined already and near the first, the others to ranks that are not, of those to one
+   with fewest replicas. So the hottest experts join the middle, chains of ranks are short, and
+   little of the load has to flow through any one expert. */
+static void pack_joined(Joined t, const double *heat, num experts, num *row, num *granted,
+                        Entry *order) {
+    double total = 0.0;
+    num core = NOBODY;
+    for (num e = 0; e < experts; e++) {
+        order[e].item = e, order[e].key = -heat[e] / (double)granted[e];
+        total += heat[e];
+    }
+    t.most = 2.0 * total, t.price = DEPTH_PRICE * total / (double)t.ranks;
     sort(order, experts);
     for (num n = 0; n < experts; n++) {
         num c = granted[order[n].item];
         order[n].key = (double)((c > 1 ? -c : 0) * (experts + 1) + n);
     }
     sort(order, experts);
-    for (num r = 0; r < ranks; r++)
-        filled[r] = begin[r], parent[r] = r, degree[r] = 0, held[r] = NOBODY, load[r] = 0.0;
+    for (num r = 0; r < t.ranks; r++) {
+        t.filled[r] = t.begin[r], t.parent[r] = r, t.degree[r] = t.depth[r] = 0;
+        t.held[r] = NOBODY, t.load[r] = 0.0;
+    }
     for (num n = 0; n < experts; n++) {
-        num e = order[n].item, first = NOBODY;
+        num e = order[n].item, first = NOBODY, is_replicated = granted[e] > 1;
         for (num c = 0; c < granted[e]; c++) {
-            num best = NOBODY, best_joined = 0;
-            num root = first == NOBODY ? NOBODY : root_of(parent, first);
-            for (num r = 0; r < ranks; r++) {
-                if (filled[r] == begin[r + 1] || held[r] == e) continue;
-                num joined = root != NOBODY && root_of(parent, r) == root;
-                if (best != NOBODY) {
-                    if (granted[e] > 1 && joined != best_joined) {
-                        if (joined) continue;
-                    } else if (granted[e] > 1 && degree[r] != degree[best]) {
-                        if (degree[r] > degree[best]) continue;
-                    } else if (load[r] >= load[best]) continue;
-                }
-                best = r, best_joined = joined;
-            }
+            num near = first == NOBODY ? core : first;
+            num root = is_replicated && near != NOBODY ? root_of(t.parent, near) : NOBODY;
+            num best = lightest(&t, e, root, first == NOBODY);
             if (best == NOBODY) break;
-            row[filled[best]++] = e;
-            held[best] = e;
-            load[best] += heat[e] / (double)granted[e];
-            degree[best] += granted[e] > 1;
+            row[t.filled[best]++] = e;
+            t.held[best] = e;
+            t.load[best] += heat[e] / (double)granted[e];
+            t.degree[best] += is_replicated;
             if (first == NOBODY) first = best;
-            else join_sets(parent, first, best);
+            else if (join_sets(t.parent, first, best)) t.depth[best] = t.depth[first] + 1;
+            if (core == NOBODY && is_replicated) core = first;
         }
     }
 }
@@ -722,8 +756,10 @@ void eplb_repair(num layers, num slots, num ranks, num experts, num *rows, const
    of a real and a number. */
 void eplb_pack(num layers, num slots, num ranks, num experts, const num *begins, const double *heat,
                num is_joined, num *rows, num *ints, double *reals, Entry *entries) {
-    num *granted = ints, *filled = granted + experts, *parent = filled + ranks;
-    num *degree = parent + ranks, *held = degree + ranks;
+    num *granted = ints, *filled = granted + experts;
+    Joined joined = {.ranks = ranks, .filled = filled, .parent = filled + ranks, .load = reals};
+    joined.degree = joined.parent + ranks, joined.held = joined.degree + ranks;
+    joined.depth = joined.held + ranks;
     Entry *order = entries, *heap = order + experts, *aside = heap + experts + ranks;
     for (num n = 0; n < layers; n++) {
         const num *begin = begins + n * (ranks + 1);
@@ -732,9 +768,8 @@ void eplb_pack(num layers, num slots, num ranks, num experts, const num *begins,
         for (num s = 0; s < slots; s++) row[s] = NOBODY;
         for (num r = 0; r < ranks; r++) most += begin[r + 1] > begin[r];
         grant(own, experts, begin[ranks] - experts, most, granted, heap);
-        if (is_joined)
-            pack_joined(begin, ranks, own, experts, row, granted, filled, order, parent, degree, held,
-                        reals);
+        joined.begin = begin;
+        if (is_joined) pack_joined(joined, own, experts, row, granted, order);
         else
             pack_greedily(begin, ranks, own, experts, row, granted, filled, order, heap, aside);
         fill(begin, ranks, own, experts, granted, row);

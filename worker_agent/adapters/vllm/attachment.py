@@ -2,13 +2,13 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Protocol
 
 from torch.distributed import ProcessGroup
 
-from moe_runtime.vllm import FactoryTaken, OwnedModel, StepScope, own_model
+from moe_runtime.vllm import FactoryTaken, OwnedModel, StepScope, has_moe_layers, own_model
 from worker_agent.adapters.runtime import Seat
 from worker_agent.adapters.vllm.engine import seat_of
 from worker_agent.adapters.vllm.identity import Identity, VllmConfig, identity_of
@@ -18,6 +18,7 @@ from worker_agent.ports import engine as ports
 log = logging.getLogger("vllm.plugins.eplb")
 """Below vLLM's own logger, so that its handlers print what is said here."""
 
+ALL_ROWS = -1
 AttachSeat = Callable[[Seat, Identity, ProcessGroup | None], StepHook]
 
 
@@ -37,17 +38,33 @@ class Attachment:
     owned: OwnedModel | None = None
     hook: StepHook | None = None
     identity: Identity | None = None
+    draft: "Attachment | None" = None
+    """Of the model that drafts tokens for this one, where there is one with experts."""
 
     def bind(self, model: Modules, taken: FactoryTaken, config: VllmConfig) -> None:
         """Own a loaded model and attach. Collective over all engines."""
+        self._bind(model, taken, identity_of(config))
+
+    def bind_draft(self, model: Modules, taken: FactoryTaken, config: VllmConfig) -> None:
+        """Own a draft model beside its target, as a deployment of its own; nothing without experts.
+
+        Its forwards come between the target's steps, so its steps are the same. Collective.
+        """
+        if not has_moe_layers(model.named_modules()):
+            return
+        self.draft = Attachment(self.attach_seat)
+        self.draft._bind(model, taken, replace(identity_of(config), role="draft"))
+
+    def _bind(self, model: Modules, taken: FactoryTaken, identity: Identity) -> None:
         self.owned = owned = own_model(model, taken)
-        self.identity = identity_of(config)
+        self.identity = identity
         stack = owned.stack
         log.info(
-            "EPLB: %d MoE layers of %d experts are owned: %d slots on this rank, %d filled from "
-            "others, %d staging rows of %d bytes, %s",
+            "EPLB: %d MoE layers of %d experts are owned (%s): %d slots on this rank, %d filled "
+            "from others, %d staging rows of %d bytes, %s",
             stack.facts.num_layers,
             stack.facts.num_experts,
+            identity.role,
             stack.slots.num_slots,
             owned.num_filled,
             stack.slots.staging_rows,
@@ -63,9 +80,13 @@ class Attachment:
         is_shared = self.owned.stack.ranks.group.size > 1
         group = expert_group() if is_shared else own_group()
         self.hook = self.attach_seat(seat_of(self.owned), self.identity, group)
+        if self.draft is not None:
+            self.draft.attach()
 
     def detach(self, why: str) -> None:
         """End the agent, if there is one; an order that it holds is dropped with it."""
+        if self.draft is not None:
+            self.draft.detach(why)
         hook, self.hook = self.hook, None
         if hook is None:
             return
@@ -77,8 +98,7 @@ class Attachment:
         """Run one step of the engine, with what the agent does around it."""
         if self.owned is None:
             return run()
-        if self.hook is not None:
-            self.hook.before_step()
+        self.begin(scope)
         before = self.owned.stack.enter(scope)
         try:
             return run()
@@ -86,6 +106,19 @@ class Attachment:
             self.owned.stack.enter(before)
             if self.hook is not None:
                 self.hook.after_step(ports.StepKind(scope.kind.name.lower()))
+
+    def begin(self, scope: StepScope) -> None:
+        """Do what is due before a step; a draft's forwards come between it and the next."""
+        if self.hook is not None:
+            self.hook.before_step()
+        if self.draft is not None and self.draft.owned is not None:
+            self.draft.begin(scope)
+            self.draft.owned.stack.enter(replace(scope, num_real=ALL_ROWS))
+
+    def models(self) -> list[OwnedModel]:
+        """Return what is owned: the model, and its draft."""
+        drafts = [] if self.draft is None else self.draft.models()
+        return drafts if self.owned is None else [self.owned, *drafts]
 
 
 def expert_group() -> ProcessGroup:

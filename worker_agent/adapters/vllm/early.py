@@ -1,21 +1,24 @@
 """Refused as soon as vLLM knows the model, before any process or weight of it is loaded."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from typing import cast
 
 from moe_runtime.vllm import CannotOwn, FactoryTaken, Unowned
 from worker_agent.adapters.vllm.attachment import log
 from worker_agent.adapters.vllm.identity import VllmConfig
 
-__all__ = ["check_models_early", "require_experts"]
+__all__ = ["check_early", "require_experts", "require_one_balancer"]
 
 REFUSED = 2
 """Exit code of a start that was asked for what cannot be."""
 
 
-def check_models_early(taken: FactoryTaken) -> None:
+def check_early(check: Callable[[VllmConfig], None]) -> None:
     """Have every configuration checked when vLLM has made it; once, however often called.
+
+    check    raises CannotOwn
 
     What is refused ends the process with exit code 2, after one line in the log.
     """
@@ -28,7 +31,7 @@ def check_models_early(taken: FactoryTaken) -> None:
     def create_checked(*values: object, **keywords: object) -> VllmConfig:
         config = create(*values, **keywords)
         try:
-            require_experts(config, taken)
+            check(config)
         except CannotOwn as refused:
             log.error("EPLB: %s", refused)
             raise SystemExit(REFUSED) from refused
@@ -49,3 +52,39 @@ def require_experts(config: VllmConfig, taken: FactoryTaken) -> None:
     if taken.options.unowned is Unowned.REFUSE:
         raise refused
     taken.declined = taken.declined or refused
+
+
+def require_one_balancer(config: VllmConfig, chosen: str) -> None:
+    """Raise CannotOwn unless the balancer that was chosen is on, and no other.
+
+    chosen    "runtime": ours moves experts; "vllm", "vllm_ascend": that one does, by our orders
+    """
+    on = dict(_balancers(config))
+    wanted = [] if chosen == "runtime" else [chosen]
+    others = [f"{on[name]} is on" for name in on if name not in wanted]
+    missing = [f"{SWITCHES[name]} is off" for name in wanted if name not in on]
+    if others or missing:
+        raise CannotOwn(
+            f"EPLB_VLLM_BALANCER={chosen}",
+            [*others, *missing, "one balancer, and only one, can move experts"],
+        )
+
+
+SWITCHES = {
+    "vllm": "vLLM's own balancer (--enable-eplb)",
+    "vllm_ascend": "vllm-ascend's own loop (additional_config eplb_config.dynamic_eplb)",
+}
+
+
+def _balancers(config: VllmConfig) -> Iterator[tuple[str, str]]:
+    """Yield the balancers that a configuration turns on, by name and by switch."""
+    if config.parallel_config.enable_eplb:
+        yield "vllm", SWITCHES["vllm"]
+    ascend = _told(_told(config.additional_config).get("eplb_config"))
+    if ascend.get("dynamic_eplb") or ascend.get("expert_map_record_path"):
+        yield "vllm_ascend", SWITCHES["vllm_ascend"]
+
+
+def _told(value: object) -> Mapping[str, object]:
+    """Return what a platform is told, where it is told by words at all."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}

@@ -24,6 +24,7 @@ class ParallelConfig(Protocol):
     data_parallel_size: int
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    enable_eplb: bool
     rank: int
 
 
@@ -39,6 +40,8 @@ class VllmConfig(Protocol):
     model_config: ModelConfig
     parallel_config: ParallelConfig
     kv_transfer_config: TransferConfig | None
+    additional_config: object
+    """What a platform reads for itself."""
 
 
 @dataclass(frozen=True, slots=True)

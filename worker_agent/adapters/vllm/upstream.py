@@ -58,6 +58,7 @@ class Model(Protocol):
     num_moe_layers: int
     num_logical_experts: int
     num_physical_experts: int
+    moe_layers: Sequence[object]
     expert_weights: Sequence[Sequence[Tensor]]
     """[L] of each tensor of all local slots, [S, ...]."""
 
@@ -171,11 +172,8 @@ class UpstreamLoop(ForeignLoop):
         self._since = 0
 
 
-def require_drivable(state: State, *, is_ours: bool) -> None:
-    """Raise CannotOwn or UnfitEngine unless vLLM's balancer can be driven from outside.
-
-    is_ours    whether our runtime's own slots are in use in this process
-    """
+def require_drivable(state: State) -> None:
+    """Raise CannotOwn or UnfitEngine unless vLLM's balancer can be driven from outside."""
     if lacking := unmet(NEEDS):
         raise UnfitEngine(engine_version(), lacking)
     reasons: list[str] = []
@@ -189,8 +187,6 @@ def require_drivable(state: State, *, is_ours: bool) -> None:
             f"it balances {len(state.model_states)} models together, and an order is for one; "
             "serve the draft model without --enable-eplb"
         )
-    if is_ours:
-        reasons.append("our runtime moves the same experts; only one may (EPLB_VLLM_BALANCER)")
     if reasons:
         raise CannotOwn("vLLM's balancer", reasons)
 

@@ -22,7 +22,7 @@ from moe_runtime.vllm import (
     take_factory,
 )
 from worker_agent.adapters.vllm.attachment import Attachment, AttachSeat, Modules, log
-from worker_agent.adapters.vllm.early import check_models_early, require_experts
+from worker_agent.adapters.vllm.early import require_experts
 from worker_agent.adapters.vllm.identity import VllmConfig
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "Options",
     "OwnedWorker",
     "Unowned",
-    "check_models_early",
     "take_factory",
     "wrap_workers",
 ]
@@ -47,6 +46,7 @@ class Worker(Protocol):
     """A worker of vLLM."""
 
     vllm_config: VllmConfig
+    model_runner: object
 
     def get_model(self) -> Modules:
         """Return the loaded model."""
@@ -76,6 +76,8 @@ class OwnedWorker:
                 )
                 return loaded
             self.bound.bind(self.worker.get_model(), self.taken, config)
+            if (draft := draft_of(self.worker)) is not None:
+                self.bound.bind_draft(draft, self.taken, config)
             return loaded
 
         return load_model
@@ -134,12 +136,14 @@ class OwnedWorker:
         """
 
         def reload_weights(*values: object, **keywords: object) -> object:
-            if (owned := self.bound.owned) is None:
+            if self.bound.owned is None:
                 return original(*values, **keywords)
             self.bound.detach("weights are reloaded")
-            owned.go_home()
+            for owned in self.bound.models():
+                owned.go_home()
             reloaded = original(*values, **keywords)
-            owned.refill()
+            for owned in self.bound.models():
+                owned.refill()
             self.bound.attach()
             return reloaded
 
@@ -172,6 +176,12 @@ class OwnedWorker:
             return original(*values, **keywords)
 
         return shutdown
+
+
+def draft_of(worker: Worker) -> Modules | None:
+    """Return the model that drafts tokens, where the engine has one."""
+    drafter = getattr(worker.model_runner, "drafter", None)
+    return getattr(drafter, "model", None)
 
 
 WRAPPED = (

@@ -31,7 +31,8 @@ imagePullSecrets:
 {{/* Settings of the controller: what the chart must say itself, below what the values say. */}}
 {{- define "eplb.settings" -}}
 {{- $server := dict "host" "0.0.0.0" "port" (int .Values.controller.port) "metrics_host" "0.0.0.0" "metrics_port" (int .Values.controller.metricsPort) -}}
-{{- $own := dict "server" $server "store" (dict "url" "sqlite:///var/lib/eplb/eplb.db") -}}
+{{- $security := dict "insecure" (not (dig "security" "certificate" "" .Values.controller.settings)) -}}
+{{- $own := dict "server" $server "security" $security "store" (dict "url" "sqlite:///var/lib/eplb/eplb.db") -}}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.controller.settings)) -}}
 {{- end -}}
 
