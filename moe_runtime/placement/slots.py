@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import BadInstall, ShapeMismatch
+from moe_runtime.contracts.torch_calls import from_array
 from moe_runtime.contracts.weights import StackedWeights
 
 __all__ = ["EMPTY", "ExpertSlots", "Install", "digest"]
@@ -59,6 +60,10 @@ class ExpertSlots(Generic[W]):
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each slot, or -1."""
         return self._held_LS.copy()
+
+    def held_tensor(self, layer: int) -> Tensor:
+        """Return int64 [S] on the host's live memory: whom the slots of a layer hold."""
+        return from_array(self._held_LS[layer])
 
     def expert_tensors(self, layer: int, local_slot: int) -> dict[str, Tensor]:
         """Return views onto the live memory of one slot."""
