@@ -50,11 +50,11 @@ def goal_of(terms: PlanningTerms, *, policy: str = "", seed: int = 0) -> ByPolic
     """Let a policy choose, within the budgets; the configured one where none is named."""
     return ByPolicy(
         policy or terms.policy,
-        terms.max_moves,
+        terms.budget.max_moves,
         seed=seed,
         is_forced=bool(policy),
-        per_layer=terms.per_layer,
-        per_rank=terms.per_rank,
+        per_layer=terms.budget.per_layer,
+        per_rank=terms.budget.per_rank,
     )
 
 
@@ -187,6 +187,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             ownership=profiles[0].ownership,
             sets_shares=not deployment.even_because,
             nodes=tuple(profile.node for profile in profiles),
+            distance=None if terms.distances is None else np.array(terms.distances),
             masked=deployment.drained if draw.masked is None else draw.masked,
         ),
         timing=_timing(deployment, window, len(profiles)),

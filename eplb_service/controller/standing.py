@@ -47,5 +47,4 @@ def standing_of(deployment: Deployment, clock: Clock) -> Standing:
 
 def budget_of(deployment: Deployment) -> Budget:
     """What one plan of the deployment may cost."""
-    terms = deployment.tuning.planning
-    return Budget(terms.max_moves, terms.max_bytes, terms.per_layer, terms.per_rank)
+    return deployment.tuning.planning.budget

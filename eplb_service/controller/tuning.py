@@ -7,6 +7,7 @@ from typing import Protocol
 from eplb_service.controller.errands import Cadence
 from eplb_service.controller.machine_state import Pace
 from eplb_service.domain.report import Phase
+from eplb_service.gates.context import Budget
 from eplb_service.gates.settings import GateSettings
 from eplb_service.load.group import WindowTerms
 
@@ -21,13 +22,10 @@ class PlanningTerms:
     deadline_s: float
     phase: Phase | None
     """Heat of this phase alone; None: both together."""
-    max_moves: int
-    max_bytes: int
+    budget: Budget
     round_bytes: int
-    per_layer: int | None
-    """Slots of one layer that a plan may change; None: any."""
-    per_rank: int | None
-    """Slots of one rank that a plan may change, in all layers; None: any."""
+    distances: tuple[tuple[float, ...], ...] | None
+    """[N][N] price of the way from each rank to each other; None: by node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,13 +93,22 @@ class _Senders:
 def distance_of_nodes(nodes: Sequence[str], num_ranks: int) -> FloatArray:
     """[N, N] 0 between ranks of one node, else 1; 0 everywhere where nodes are not known.
 
+    A node may be named with what it stands in, as `supernode/node`: the way out of each of
+    these costs 1 more.
+
     >>> distance_of_nodes(["a", "a", "b"], 3).tolist()
     [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+    >>> distance_of_nodes(["s/a", "s/b", "t/a"], 3).tolist()
+    [[0.0, 1.0, 2.0], [1.0, 0.0, 2.0], [2.0, 2.0, 0.0]]
     """
+    distance = np.zeros((num_ranks, num_ranks))
     if not nodes:
-        return np.zeros((num_ranks, num_ranks))
-    names = np.array(nodes)
-    return (names[:, None] != names[None, :]).astype(np.float64)
+        return distance
+    levels = max(node.count("/") for node in nodes) + 1
+    for depth in range(levels):
+        names = np.array(["/".join(node.split("/")[: depth + 1]) for node in nodes])
+        distance += names[:, None] != names[None, :]
+    return distance
 
 
 def transfers(

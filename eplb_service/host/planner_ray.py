@@ -28,12 +28,18 @@ class RayPlanRunner:
     """A controller.ports.PlanRunner over Ray tasks."""
 
     async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
-        """Run planning.draft elsewhere; raises PlannerFailed or PlannerTimeout."""
+        """Run planning.draft elsewhere; raises PlannerFailed or PlannerTimeout.
+
+        A draw that is cancelled ends its task.
+        """
         reference = draw_plan.remote(task)
         try:
             answer: Answer = await asyncio.wait_for(
                 asyncio.wrap_future(reference.future()), deadline_s
             )
+        except asyncio.CancelledError:
+            ray.cancel(reference, force=True)
+            raise
         except (TimeoutError, GetTimeoutError) as late:
             ray.cancel(reference, force=True)
             raise PlannerTimeout(

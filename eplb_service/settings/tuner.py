@@ -8,6 +8,7 @@ from eplb_service.controller.errands import Cadence
 from eplb_service.controller.machine_state import Pace
 from eplb_service.controller.tuning import PlanningTerms, ShareTerms, Tuning
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.gates.context import Budget
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
 from eplb_service.settings.settings import Settings, merge_overrides, read_overrides
@@ -83,9 +84,12 @@ def _planning(settings: Settings) -> PlanningTerms:
         interval_s=planning.interval_s,
         deadline_s=planning.deadline_s,
         phase=planning.phase,
-        max_moves=budget.max_moves,
-        max_bytes=budget.max_bytes,
-        per_layer=budget.max_moves_per_layer,
-        per_rank=budget.max_moves_per_rank,
+        budget=Budget(
+            budget.max_moves,
+            budget.max_bytes,
+            per_layer=budget.max_moves_per_layer,
+            per_rank=budget.max_moves_per_rank,
+        ),
         round_bytes=budget.round_bytes,
+        distances=planning.distances,
     )

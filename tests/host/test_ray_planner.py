@@ -1,5 +1,6 @@
 """Plans drawn as Ray tasks: whatever a policy does, the controller gets an answer in time."""
 
+import asyncio
 import os
 
 import pytest
@@ -34,6 +35,17 @@ async def test_a_policy_that_never_returns_is_killed_at_the_deadline() -> None:
     with pytest.raises(PlannerTimeout, match="did not return within 3 s and was killed"):
         await RayPlanRunner().draw(hot_task("hang"), deadline_s=3.0)
     await_so(lambda: not drawing(), within_s=30.0, what="the worker that hangs is gone")
+
+
+async def test_a_draw_that_nobody_waits_for_any_more_ends() -> None:
+    draw = asyncio.create_task(RayPlanRunner().draw(hot_task("hang"), deadline_s=IN_TIME_S))
+    await asyncio.to_thread(await_so, drawing, within_s=IN_TIME_S, what="a worker that draws")
+    draw.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await draw
+    await asyncio.to_thread(
+        await_so, lambda: not drawing(), within_s=30.0, what="the worker is gone"
+    )
 
 
 async def test_a_policy_that_raises_fails_the_plan_in_its_own_words() -> None:

@@ -76,3 +76,28 @@ def test_a_matrix_of_distances_decides_who_is_near() -> None:
     assert ranks_of(old, transfers(old, new, distance=distance)) == [(2, 1), (3, 2)]
     with pytest.raises(InvalidTable, match=r"distances have shape \[2, 2\]; expected \[4, 4\]"):
         transfers(old, new, distance=distance[:2, :2])
+
+
+def test_ranks_that_took_an_expert_in_one_wave_share_in_sending_it_in_the_next() -> None:
+    one = placement_from_ranks([[[0, 1], [0, 2], [2, 3], [3, 1]]], num_experts=4)
+    many = placement_from_ranks([[[0, 1], [0, 2], [0, 3], [0, 2]]], num_experts=4)
+    ranks = one.layout.rank_of_slot()
+    sent = [ranks[source] for _, expert, source, _ in transfers(one, many) if expert == 0]
+    assert sorted(sent) == [0, 1]
+
+
+def test_a_supernode_is_nearer_than_another() -> None:
+    nodes = ("s/a", "s/b", "t/c", "t/d")
+    old = placement_from_ranks([[[0, 1], [2, 3], [0, 2], [1, 3]]], num_experts=4)
+    new = placement_from_ranks([[[0, 1], [0, 3], [0, 2], [1, 2]]], num_experts=4)
+    ranks = old.layout.rank_of_slot()
+    pairs = {(int(ranks[a]), int(ranks[b])) for _, _, a, b in transfers(old, new, nodes=nodes)}
+    assert pairs == {(0, 1), (2, 3)}
+
+
+def test_a_given_matrix_takes_the_place_of_nodes() -> None:
+    old = placement_from_ranks([[[0, 1], [0, 2], [2, 1]]], num_experts=3)
+    new = placement_from_ranks([[[0, 1], [0, 2], [0, 1]]], num_experts=3)
+    far = np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 2.0], [9.0, 2.0, 0.0]])
+    [(_, _, source, _)] = transfers(old, new, nodes=("a", "b", "a"), distance=far).tolist()
+    assert old.layout.rank_of_slot()[source] == 1

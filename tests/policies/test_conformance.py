@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import numpy as np
@@ -106,6 +107,18 @@ def test_no_layer_gets_worse_and_silent_layers_stay(listed: Listed, request: Pol
     assert all(now <= then * (1 + 1e-9) for then, now in zip(before, after, strict=True))
     silent = request.heat.sum(axis=1) == 0
     assert (drawn.phy2log[silent] == request.placement.phy2log[silent]).all()
+
+
+@every_policy
+def test_many_threads_draw_what_one_draws(listed: Listed) -> None:
+    """Compiled loops run beside each other: nothing may be shared between two plans."""
+    flat = initial_placement(num_layers=2, num_experts=48, layout=SlotLayout((7,) * 8))
+    rng = np.random.default_rng(5)
+    asked = [request_of(flat, rng.lognormal(3, 1, size=(2, 48)), seed=n) for n in range(6)]
+    alone = [listed.draw(request).phy2log for request in asked]
+    with ThreadPoolExecutor(6) as threads:
+        together = [drawn.phy2log for drawn in threads.map(listed.draw, asked * 2)]
+    assert all((a == b).all() for a, b in zip(alone * 2, together, strict=True))
 
 
 @every_policy

@@ -32,7 +32,7 @@ def test_without_overrides_the_rooms_get_their_own_defaults(tuner: Tuner) -> Non
 def test_an_override_reaches_the_tuning_and_is_shown(tuner: Tuner) -> None:
     overrides = tuner.merged("{}", {"gates.min_gain": "0.2", "budget.max_moves": "96"})
     tuning = tuner.tuning(overrides)
-    assert (tuning.gates.min_gain, tuning.planning.max_moves) == (0.2, 96)
+    assert (tuning.gates.min_gain, tuning.planning.budget.max_moves) == (0.2, 96)
     assert tuner.shown(overrides)["gates.min_gain"] == "0.2"
     assert tuner.shown("{}")["gates.min_gain"] != "0.2"
 
@@ -52,5 +52,5 @@ def test_null_takes_an_override_back(tuner: Tuner) -> None:
 def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
     sections = {name.partition(".")[0] for name in tuner.shown("{}")}
     assert sections == {"budget", "gates", "planning", "shares"}
-    num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 4
+    num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 6
     assert len(tuner.shown("{}")) == num_listed
