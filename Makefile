@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm test-cluster demo-vllm bench-vllm \
-        bench-placement fuzz gen cli-docs proto-baseline clean chart-tools grafana-packages chart-schema deps-kube test-kube
+        bench-placement fuzz gen cli-docs proto-baseline clean api-docs chart-tools grafana-packages chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -49,6 +49,9 @@ help:
 	@echo "make matrix          every exchange mode x format x activation x routing against float64"
 	@echo "make bench-placement policies side by side: balance against moves; docs/placement.md"
 	@echo "make fuzz            the protocol under 10,000 seeds of faults (SEEDS=N) and 19 mutations"
+	@echo "make soak            real processes killed, stopped and cut off while experts move (MINUTES=30)"
+	@echo "make failover        leaders killed and stopped; seconds until a standby has every rank"
+	@echo "make load            one controller under 1,024 agents, and an hour of reports: latency, memory"
 	@echo "make fmt             format the code"
 	@echo "make gen             generate proto/gen from proto/eplb/v1"
 	@echo "make proto-baseline  accept proto/eplb/v1 as what later changes must stay compatible with"
@@ -56,6 +59,7 @@ help:
 	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
 	@echo "                     the first run builds the server, ten minutes)"
 	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
+	@echo "make api-docs        write docs/api.md from docstrings and proto comments"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
 
@@ -122,6 +126,22 @@ SEEDS ?= 10000
 
 fuzz: $(STAMP)
 	$(PY) -m tests.protocol.fuzz --seeds $(SEEDS) $(ARGS)
+
+# Real processes under real faults, in namespaces; build/soak-summary.json.
+MINUTES ?= 30
+
+.PHONY: soak
+soak: tools $(STAMP)
+	$(ALONE) $(PY) -m tests.soak.main --minutes $(MINUTES) $(ARGS)
+
+.PHONY: load
+load: $(STAMP)
+	@mkdir -p build
+	$(PY) -m benchmarks.load $(ARGS)
+
+.PHONY: failover
+failover: tools $(STAMP)
+	$(ALONE) $(PY) -m tests.failover.main $(ARGS)
 
 # --- check --------------------------------------------------------------------------------------
 
@@ -283,6 +303,9 @@ gen: $(GEN)/.up-to-date
 
 cli-docs: $(STAMP)
 	$(PY) -m eplb_service.cli.manual >docs/cli.md
+
+api-docs: $(STAMP)
+	$(PY) -m tests.docs.reference
 
 proto-baseline: $(STAMP)
 	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb

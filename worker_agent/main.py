@@ -161,6 +161,7 @@ def attach_seat(
         StepSide(rank.group, rank.engine, rank.mover, cutter),
         desk,
         agree_every=settings.agree_every,
+        serves_corrupt=settings.on_corruption == "serve",
     )
     if serving is not rank.initial:
         agent.greet_again()
@@ -246,9 +247,8 @@ def _fingerprint(seat: Seat, shape: ModelShape, settings: AgentSettings) -> Dige
 
 def _settings_digest(settings: AgentSettings) -> Digest:
     """Fingerprint of what must be the same on all ranks."""
-    return digest_of(
-        (str(settings.agree_every).encode(), settings.deployment.model_dump_json().encode())
-    )
+    told = f"{settings.agree_every} {settings.on_corruption}"
+    return digest_of((told.encode(), settings.deployment.model_dump_json().encode()))
 
 
 def _first_state(serving: Serving, rank: Attached) -> RankState:

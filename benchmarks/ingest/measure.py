@@ -17,11 +17,14 @@ __all__ = ["measure"]
 
 _NUM_REPORTS = 3 * SENT_EVERY
 _WARM_UP = 4
+MIB = 1 << 20
 _START_S = 30.0
 _END_S = 10.0
 
 
-def measure() -> list[Figure]:
+def measure(
+    num_deployments: int = NUM_DEPLOYMENTS, *, num_reports: int = _NUM_REPORTS
+) -> list[Figure]:
     """Run the server on one core and all agents on another, if there is one."""
     cores = sorted(os.sched_getaffinity(0))
     context = get_context("spawn")
@@ -36,7 +39,14 @@ def measure() -> list[Figure]:
             port: int = here.recv()
             os.sched_setaffinity(0, {cores[-1]})
             here.send("begin")
-            sent = asyncio.run(report_all(port, num_reports=_NUM_REPORTS, warm_up=_WARM_UP))
+            sent = asyncio.run(
+                report_all(
+                    port,
+                    num_reports=num_reports,
+                    warm_up=_WARM_UP,
+                    num_deployments=num_deployments,
+                )
+            )
             here.send("end")
             arrivals: Arrivals = here.recv()
         finally:
@@ -45,20 +55,24 @@ def measure() -> list[Figure]:
             if server.is_alive():
                 server.kill()
                 server.join(_END_S)
-    return _figures(sent, arrivals)
+    return _figures(sent, arrivals, num_deployments, num_reports)
 
 
-def _figures(sent: Sent, arrivals: Arrivals) -> list[Figure]:
+def _figures(
+    sent: Sent, arrivals: Arrivals, num_deployments: int, num_reports: int
+) -> list[Figure]:
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)
-    seconds = (_WARM_UP + _NUM_REPORTS) * INTERVAL_S
+    seconds = (_WARM_UP + num_reports) * INTERVAL_S
     return [
-        Figure("agents", float(NUM_DEPLOYMENTS * NUM_RANKS), ""),
+        Figure("agents", float(num_deployments * NUM_RANKS), ""),
         Figure("reports", float(len(sent)), ""),
         Figure("reports that did not reach a window", float(lost), "", 0.0),
         Figure("send to window, median", 1e3 * float(np.median(took_s)), "ms"),
         Figure("send to window, p99", 1e3 * float(np.quantile(took_s, 0.99)), "ms", 100.0),
         Figure("send to window, longest", 1e3 * float(took_s.max()), "ms"),
         Figure("share of one core used", arrivals.cpu_s / seconds, ""),
+        Figure("resident memory", arrivals.resident_bytes / MIB, "MiB"),
+        Figure("resident memory grown since the first report", arrivals.grown_bytes / MIB, "MiB"),
     ]

@@ -15,7 +15,7 @@ from eplb_service.wire.up import encode_up
 __all__ = ["INTERVAL_S", "Sent", "report_all"]
 
 INTERVAL_S = 0.5
-_HELLO_S = 60.0
+_HELLO_S = 300.0
 
 Sent = dict[ReportKey, float]
 Stream = grpc.aio.StreamStreamCall[agent_pb2.UpMessage, agent_pb2.DownMessage]
@@ -41,13 +41,15 @@ class Agents:
         await self._streams[rank].write(message)
 
 
-async def report_all(port: int, *, num_reports: int, warm_up: int) -> Sent:
+async def report_all(
+    port: int, *, num_reports: int, warm_up: int, num_deployments: int = NUM_DEPLOYMENTS
+) -> Sent:
     """Connect all ranks, let them report, and return when each report was sent.
 
     warm_up    reports before the first that is returned
     """
     async with asyncio.timeout(_HELLO_S + (warm_up + num_reports) * INTERVAL_S * 4):
-        async with _connected(port) as groups:
+        async with _connected(port, num_deployments) as groups:
             everything: Sent = {}
             async with asyncio.TaskGroup() as tasks:
                 for index, agents in enumerate(groups):
@@ -67,7 +69,7 @@ async def _report(agents: Agents, offset_s: float, num_reports: int, sent: Sent)
 
 
 @asynccontextmanager
-async def _connected(port: int) -> AsyncGenerator[list[Agents]]:
+async def _connected(port: int, num_deployments: int) -> AsyncGenerator[list[Agents]]:
     """Open every rank's connection and stream, and wait until all are welcomed."""
     channels = [
         grpc.aio.insecure_channel(
@@ -78,12 +80,12 @@ async def _connected(port: int) -> AsyncGenerator[list[Agents]]:
                 ("grpc.max_receive_message_length", 64 << 20),
             ],
         )
-        for _ in range(NUM_DEPLOYMENTS * NUM_RANKS)
+        for _ in range(num_deployments * NUM_RANKS)
     ]
     try:
         yield [
             await _join(Deployment(number), channels[number * NUM_RANKS :][:NUM_RANKS])
-            for number in range(NUM_DEPLOYMENTS)
+            for number in range(num_deployments)
         ]
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))

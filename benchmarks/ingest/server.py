@@ -43,6 +43,10 @@ class Arrivals:
     at_s: dict[ReportKey, float] = field(default_factory=dict[ReportKey, float])
     """Monotonic clock, once the report was checked and in its window."""
     cpu_s: float = 0.0
+    resident_bytes: int = 0
+    """Of the controller's process, at the end."""
+    grown_bytes: int = 0
+    """Since the measurement began."""
     num_rejected: int = 0
 
 
@@ -124,12 +128,20 @@ async def _serve(folder: Path, parent: Connection) -> None:
 
     life = asyncio.create_task(controller.run(leading))
     await asyncio.to_thread(parent.recv)  # the measurement begins
-    before_s = time.process_time()
+    before_s, before_bytes = time.process_time(), resident()
     await asyncio.to_thread(parent.recv)  # and ends
     arrivals.cpu_s = time.process_time() - before_s
+    arrivals.resident_bytes = resident()
+    arrivals.grown_bytes = arrivals.resident_bytes - before_bytes
     arrivals.num_rejected = sum(d.num_rejected for d in controller.registry.all())
     parent.send(arrivals)
     life.cancel()
     await asyncio.wait({life})
     await server.stop()
     await asyncio.to_thread(store.close)
+
+
+def resident() -> int:
+    """Bytes of this process that lie in memory now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,13 +1,13 @@
 """The admin service over gRPC: every call has a deadline, every failure an exit code."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import grpc
-from eplb.v1 import admin_pb2_grpc
+from eplb.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf.message import Message
 
 from eplb_service.cli.durations import show_duration
@@ -18,6 +18,8 @@ CODE_KEY = "eplb-code"
 MAX_MESSAGE_BYTES = 64 << 20
 LONGEST_CALL_S = 24 * 3600.0
 """One call's own limit, for commands that go on until they are stopped."""
+LOOK_S = 2.0
+"""How long each of several controllers may take to say that it leads."""
 NEVER_REACHED = "failed to connect"
 """How gRPC words that a request was never sent."""
 OPTIONS = (
@@ -48,7 +50,10 @@ class Method(Protocol[Asked_contra, Answered_co]):
 
 
 class Client:
-    """One connection to one controller, with one deadline for all that is asked of it."""
+    """One connection to one controller, with one deadline for all that is asked of it.
+
+    endpoint    host:port, or several with commas between them: the first that leads is asked
+    """
 
     def __init__(self, endpoint: str, *, timeout_s: float, keys: Keys | None = None) -> None:
         self.endpoint = endpoint
@@ -72,7 +77,23 @@ class Client:
 
     @cached_property
     def _channel(self) -> grpc.Channel:
+        if "," in self.endpoint:
+            self.endpoint = self._leader_of(self.endpoint.split(","))
         return self.keys.channel(self.endpoint, OPTIONS)
+
+    def _leader_of(self, endpoints: Sequence[str]) -> str:
+        """Return the first whose controller leads, or else the first, to complain of."""
+        for endpoint in endpoints:
+            with self.keys.channel(endpoint, OPTIONS) as channel:
+                stub = admin_pb2_grpc.AdminServiceStub(channel)
+                try:
+                    stub.Status(
+                        admin_pb2.StatusRequest(), timeout=LOOK_S, metadata=self.keys.headers()
+                    )
+                except grpc.RpcError:
+                    continue
+                return endpoint
+        return endpoints[0]
 
     @cached_property
     def stub(self) -> admin_pb2_grpc.AdminServiceStub:

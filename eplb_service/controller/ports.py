@@ -10,12 +10,25 @@ from eplb_service.controller.records import (
     EpochRecord,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
 )
 from eplb_service.domain.ids import Epoch, FloatArray, Generation, Revision
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.plan import Plan
 from eplb_service.protocol.messages import Down
+
+
+class Beats(Protocol):
+    """Signs of life of the leader, beside the fence; raise as Store's methods do."""
+
+    async def give(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        ...
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        ...
 
 
 class Store(Protocol):
@@ -26,8 +39,16 @@ class Store(Protocol):
     StoreUnavailable, with nothing written, when the store does not answer in time.
     """
 
-    async def acquire(self) -> Generation:
-        """Take the next generation and fence every lower one."""
+    @property
+    def beats(self) -> Beats:
+        """The leader's signs of life."""
+        ...
+
+    async def acquire(self, after: Generation | None = None) -> Generation:
+        """Take the next generation and fence every lower one.
+
+        after    only while this is the newest; StoreConflict where another was faster
+        """
         ...
 
     async def deployments(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ before anyone is armed; the outcome is written when the ranks tell it.
 from dataclasses import dataclass
 
 from eplb_service.domain.deployment import DeploymentIdentity, ModelShape
-from eplb_service.domain.ids import Epoch, Incarnation, Revision
+from eplb_service.domain.ids import Epoch, Generation, Incarnation, Revision
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership, Shares
 from eplb_service.domain.wave import WaveContent
@@ -110,6 +110,14 @@ class DrainNote:
 
 Note = FreezeNote | SettingsNote | DrainNote | HistoryEntry
 """What Store.keep writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The newest generation, and how often it said that it leads; 0 and 0 before the first."""
+
+    generation: Generation
+    beats: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

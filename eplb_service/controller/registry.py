@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from eplb_service.clock import Clock
 from eplb_service.controller.counting import Counting
 from eplb_service.controller.deployment import Deployment, Switches
 from eplb_service.controller.driver import DeploymentDriver, Hooks
 from eplb_service.controller.errands import Errands
+from eplb_service.controller.leading import Leading, beat, take_the_lead
 from eplb_service.controller.machine import begin
 from eplb_service.controller.machine_state import DeploymentState, Effect
 from eplb_service.controller.membership import require_redundancy
@@ -35,6 +36,7 @@ class Tools:
     clock: Clock
     recorder: Recorder
     tuner: Tuner
+    leading: Leading = field(default_factory=Leading)
 
 
 class Registry:
@@ -51,9 +53,13 @@ class Registry:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def lead(self, tasks: asyncio.TaskGroup) -> None:
-        """Fence every earlier controller and take over what is on record."""
+        """Fence every earlier controller and take over what is on record.
+
+        One that stands by waits for its turn first.
+        """
         self._tasks = tasks
-        generation = await self.tools.store.acquire()
+        tools = self.tools
+        generation = await take_the_lead(tools.store, tools.clock, tools.leading)
         for name in await self.tools.store.deployments():
             found = await self.tools.store.recover(name)
             assert found is not None
@@ -67,6 +73,9 @@ class Registry:
                 text = f"overrides set aside: {trouble}; on record are {found.settings}"
                 self._teller.note(deployment, "failure", text)
         self.generation = generation
+        tasks.create_task(
+            beat(tools.store, generation, tools.leading, self.step_down), name="beats"
+        )
         log.info(
             "controller leads",
             extra={"generation": generation, "deployments": sorted(self._deployments)},

@@ -1,7 +1,7 @@
 """A store whose calls are counted: whether it answered, and how often it did not."""
 
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from eplb_service.controller.ports import Recorder, Store
 from eplb_service.controller.records import (
@@ -9,6 +9,7 @@ from eplb_service.controller.records import (
     EpochEnd,
     EpochRecord,
     Note,
+    Pulse,
     Recovered,
 )
 from eplb_service.domain.errors import StoreUnavailable
@@ -16,6 +17,30 @@ from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.domain.metric_names import STORE_CALLS, STORE_UP
 
 T = TypeVar("T")
+
+
+class Watch(Protocol):
+    """Awaits one call and counts it."""
+
+    async def __call__(self, call: Awaitable[T]) -> T:
+        """Return what it returns, raise what it raises."""
+        ...
+
+
+class WatchedBeats:
+    """Beats whose calls are counted."""
+
+    def __init__(self, store: Store, watch: Watch) -> None:
+        self._store = store
+        self._watch = watch
+
+    async def give(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        await self._watch(self._store.beats.give(generation))
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return await self._watch(self._store.beats.pulse())
 
 
 class WatchedStore:
@@ -26,10 +51,11 @@ class WatchedStore:
         self._recorder = recorder
         for outcome in ("ok", "failed"):
             recorder.add(STORE_CALLS, (outcome,), 0)
+        self.beats = WatchedBeats(store, self._watch)
 
-    async def acquire(self) -> Generation:
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
-        return await self._watch(self._store.acquire())
+        return await self._watch(self._store.acquire(after))
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from eplb_service.controller.leading import Leading
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
@@ -54,7 +55,8 @@ class Service:
         self._recorder = PrometheusRecorder()
         self._recorder.set(BUILD_INFO, (version(PACKAGE),), 1)
         self._store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
-        tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings))
+        leading = Leading(**settings.leading.model_dump())
+        tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings), leading)
         self._controller = Controller(tools, archive=self._store, runner=runner)
         controller = self._controller
         self._server = ControllerServer(

@@ -94,7 +94,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _run_until_stopped(settings: Settings) -> int:
-    life = asyncio.create_task(Service(settings, ProcessPlanRunner()).run(_announce))
+    life = asyncio.create_task(_lead(settings))
     loop = asyncio.get_running_loop()
     for number in STOPPERS:
         loop.add_signal_handler(number, life.cancel)
@@ -103,6 +103,17 @@ async def _run_until_stopped(settings: Settings) -> int:
     except asyncio.CancelledError:
         return OK
     return OK
+
+
+async def _lead(settings: Settings) -> None:
+    """Lead until fenced; one that stands by does so again."""
+    while True:
+        try:
+            await Service(settings, ProcessPlanRunner()).run(_announce)
+        except NotLeader as fenced:
+            if not settings.leading.is_standby:
+                raise
+            _complain(fenced, WRONG_STATE)
 
 
 def _up(args: argparse.Namespace) -> int:

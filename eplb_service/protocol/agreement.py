@@ -37,6 +37,8 @@ class Ballot:
     """Transfer rounds finished; a large number where no order is moving."""
     is_halted: bool
     wish: HaltWish
+    bad_slot: int = 0
+    """Number of a slot that this rank found not to hold what it should; 0 where none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Agreement:
     is_any_halted: bool
     is_any_raising: bool
     is_all_clearing: bool
+    bad_slot: int = 0
+    """The highest that any rank named; 0 where none did."""
 
 
 NOT_MOVING = 1 << 40
@@ -72,18 +76,23 @@ def pack(ballot: Ballot) -> tuple[int, ...]:
         ballot.revision,
         ballot.shares,
     )
-    single = (ballot.rounds_done, -int(ballot.is_halted), int(ballot.wish))
+    single = (
+        ballot.rounds_done,
+        -int(ballot.is_halted),
+        int(ballot.wish),
+        -ballot.bad_slot,
+    )
     return (*paired, *(-value for value in paired), *single)
 
 
 NUM_PAIRED = 7
-VECTOR_LENGTH = 2 * NUM_PAIRED + 3
+VECTOR_LENGTH = 2 * NUM_PAIRED + 4
 
 
 def unpack(minima: Sequence[int]) -> Agreement:
     """Read the elementwise minimum of all packed ballots."""
     low, high = minima[:NUM_PAIRED], [-value for value in minima[NUM_PAIRED : 2 * NUM_PAIRED]]
-    rounds_done, halted, wish = minima[2 * NUM_PAIRED :]
+    rounds_done, halted, wish, bad_slot = minima[2 * NUM_PAIRED :]
     same = [a == b for a, b in zip(low, high, strict=True)]
     accepted = WaveName(Epoch(low[1]), Digest(low[2])) if same[1] and same[2] else NO_WAVE
     armed = WaveName(Epoch(low[3]), Digest(low[4])) if same[3] and same[4] else NO_WAVE
@@ -98,6 +107,7 @@ def unpack(minima: Sequence[int]) -> Agreement:
         is_any_halted=halted < 0,
         is_any_raising=wish == HaltWish.RAISE,
         is_all_clearing=wish == HaltWish.CLEAR,
+        bad_slot=-bad_slot,
     )
 
 

@@ -39,7 +39,6 @@ from eplb_service.protocol.rank_state import (
     Audited,
     Discard,
     Event,
-    Halt,
     Held,
     Offer,
     RaiseHalt,
@@ -69,8 +68,10 @@ def step(state: RankState, event: Event) -> Step:  # noqa: C901 - one line per e
             return _round_over(state, event)
         case Withdraw(wave, reason):
             return _withdraw(state, wave, reason)
-        case RaiseHalt(reason):
+        case RaiseHalt(reason, bad_slot):
             halt = replace(state.halt, wish=HaltWish.RAISE, wish_reason=reason)
+            if bad_slot and bad_slot not in (*halt.bad_slots, *halt.avoided):
+                halt = replace(halt, bad_slots=(*halt.bad_slots, bad_slot))
             return replace(state, halt=halt), ()
         case Audited():
             return _audited(state, event)
@@ -274,7 +275,8 @@ def _audited(state: RankState, event: Audited) -> Step:
     if halt.wish is HaltWish.RAISE:
         return state, ()
     if not event.is_clean:
-        return replace(state, halt=Halt(halt.status, HaltWish.RAISE, event.text)), ()
+        halt = replace(halt, wish=HaltWish.RAISE, wish_reason=event.text)
+        return replace(state, halt=halt), ()
     if not halt.status.is_active or halt.status.number != event.halt_number:
         return state, ()
-    return replace(state, halt=Halt(halt.status, HaltWish.CLEAR)), ()
+    return replace(state, halt=replace(halt, wish=HaltWish.CLEAR, wish_reason="")), ()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from eplb_service.domain.shares import Ownership
 from eplb_service.domain.wave import first_shares
-from eplb_service.protocol.agreement import NO_WAVE, Agreement
+from eplb_service.protocol.agreement import NO_WAVE, Agreement, HaltWish
 from eplb_service.protocol.messages import (
     CutOver,
     Dropped,
@@ -30,6 +30,8 @@ from eplb_service.protocol.rank_state import (
     Halt,
     Held,
     RankState,
+    RouteAround,
+    RouteBack,
     Say,
     Step,
     Switch,
@@ -77,12 +79,26 @@ def _halt(state: RankState, agreement: Agreement) -> Step:
     effects: tuple[Effect, ...] = ()
     if after != before.status:
         effects = (Say(Halted(after, state.step)),)
-    halt = Halt(after) if agreement.is_any_raising else Halt(after, before.wish)
-    state = replace(state, halt=halt, pending=None)
+    halt, around = _avoid(before, agreement)
+    effects = (*around, *effects)
+    is_heard = agreement.is_any_raising and not halt.bad_slots
+    if is_heard:
+        halt = replace(halt, wish=HaltWish.NONE, wish_reason="")
+    state = replace(state, halt=replace(halt, status=after), pending=None)
     if state.held and state.held.phase is not RankPhase.DRAINING:
         state, dropped = drop(state, DropReason.HALTED)
         effects = (*dropped, *effects)
     return state, effects
+
+
+def _avoid(halt: Halt, agreement: Agreement) -> tuple[Halt, tuple[Effect, ...]]:
+    """Route around the slot that the group has just learned of; one at each agreement."""
+    bad = agreement.bad_slot
+    left = tuple(slot for slot in halt.bad_slots if slot != bad)
+    if not bad or bad in halt.avoided:
+        return replace(halt, bad_slots=left), ()
+    avoided = (*halt.avoided, bad)
+    return replace(halt, bad_slots=left, avoided=avoided), (RouteAround(avoided),)
 
 
 def _end_halt(state: RankState) -> Step:
@@ -90,7 +106,10 @@ def _end_halt(state: RankState) -> Step:
     if not status.is_active:
         return state, ()
     ended = replace(status, is_active=False)
-    return replace(state, halt=Halt(ended)), (Say(Halted(ended, state.step)),)
+    effects: tuple[Effect, ...] = (Say(Halted(ended, state.step)),)
+    if state.halt.avoided:
+        effects = (RouteBack(), *effects)
+    return replace(state, halt=Halt(ended)), effects
 
 
 def _follow_wave(state: RankState, agreement: Agreement) -> Step:

@@ -52,6 +52,10 @@ class Halt:
     status: HaltStatus
     wish: HaltWish = HaltWish.NONE
     wish_reason: str = ""
+    bad_slots: tuple[int, ...] = ()
+    """Numbers of slots that were found wrong here and that the group does not know of yet."""
+    avoided: tuple[int, ...] = ()
+    """Numbers of the slots that the group routes around, the newest last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,6 +118,8 @@ class RaiseHalt:
     """Something is wrong here that no wave may run over."""
 
     reason: str
+    bad_slot: int = 0
+    """Number of a slot that does not hold what it should; 0 where it is something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +202,19 @@ class Audit:
     halt_number: int
 
 
-Effect = Say | BeginRound | Switch | Discard | ApplyShares | Audit
+@dataclass(frozen=True, slots=True)
+class RouteAround:
+    """Send no token to these slots where another replica is good, and fill the last one again."""
+
+    slots: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteBack:
+    """Use the ordered tables again."""
+
+
+Effect = Say | BeginRound | Switch | Discard | ApplyShares | Audit | RouteAround | RouteBack
 Step = tuple[RankState, tuple[Effect, ...]]
 
 
@@ -253,4 +271,5 @@ def ballot(state: RankState, step: int) -> Ballot:
         rounds_done=held.rounds_done if held and held.is_moving else NOT_MOVING,
         is_halted=state.halt.status.is_active,
         wish=state.halt.wish,
+        bad_slot=max(state.halt.bad_slots, default=0),
     )

@@ -53,7 +53,7 @@ class ServerOptions:
     keepalive_s: float = 30.0
     """After so long without a byte the server asks whether a client still lives."""
     keepalive_timeout_s: float = 10.0
-    min_ping_interval_s: float = 5.0
+    min_ping_interval_s: float = 0.9
     """Clients that ping more often, with or without calls, are sent away (too_many_pings)."""
     has_reflection: bool = True
     """Whether the server lists its services to whoever connects."""

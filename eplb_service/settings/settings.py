@@ -13,6 +13,7 @@ from eplb_service.settings.complaints import complaints
 from eplb_service.settings.tree import (
     BudgetSettings,
     GateSettings,
+    LeadingSettings,
     PlanningSettings,
     ProtocolSettings,
     RegistrationSettings,
@@ -41,6 +42,7 @@ class Settings(BaseSettings):
     server: ServerSettings = ServerSettings()
     security: SecuritySettings = SecuritySettings()
     store: StoreSettings = StoreSettings()
+    leading: LeadingSettings = LeadingSettings()
     planning: PlanningSettings = PlanningSettings()
     shares: ShareSettings = ShareSettings()
     budget: BudgetSettings = BudgetSettings()

@@ -91,6 +91,26 @@ class StoreSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     """Seconds after which a call to the store is given up, with nothing written."""
 
 
+class LeadingSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """How a leader is told alive, and who takes over."""
+
+    is_standby: bool = False
+    """Whether to wait until no other controller leads, or take over at once."""
+    beat_s: PositiveFloat = 1.0
+    """Seconds between two beats of the leader in the store."""
+    takeover_s: PositiveFloat = 3.0
+    """Seconds without a beat after which one that stands by takes over."""
+
+    @model_validator(mode="after")
+    def _beats_may_be_late(self) -> Self:
+        if self.takeover_s < 2 * self.beat_s:
+            raise ValueError(
+                f"takeover_s is {self.takeover_s:g}, less than two beats of {self.beat_s:g} s: "
+                "one late beat would depose a leader that lives"
+            )
+        return self
+
+
 class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When and how plans are drawn."""
 

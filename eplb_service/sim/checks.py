@@ -5,6 +5,7 @@ Together   all ranks serve the same, in the same state of halt, and are in the s
 Record     what ranks do and say never contradicts what is on record
 """
 
+from eplb_service.domain.detours import Place, place_number
 from eplb_service.domain.ids import Incarnation, IntArray
 from eplb_service.domain.shares import Ownership, ShareName, Shares
 from eplb_service.protocol.messages import Halted, OutcomeKind, RankPhase, Word
@@ -59,7 +60,9 @@ class Checks:
                     for slot in row:
                         owner, local = places[slot]
                         held = group.ranks[owner].slots[layer][local]
-                        if held != expert:
+                        if held != expert and not is_excused(
+                            group.ranks[owner], Place(layer, slot)
+                        ):
                             raise Violation(
                                 f"rank {rank.rank} sends expert {expert} of layer {layer} to slot "
                                 f"{slot}, which holds {held}"
@@ -78,6 +81,8 @@ class Checks:
         shares = self._named.get(rank.state.served)
         if shares is None:
             raise Violation(f"rank {rank.rank} serves {rank.state.served}, which nobody made")
+        if rank.state.halt.avoided:
+            return
         if rank.tables != shares.table_of(rank.rank).tolist():
             raise Violation(f"rank {rank.rank} uses other tables than {rank.state.served} names")
 
@@ -156,3 +161,10 @@ class Checks:
         if phase in wrong:
             told = "cut over" if has_cut_over else "dropped"
             raise Violation(f"epoch {epoch} is {phase} on record, but a rank {told}")
+
+
+def is_excused(owner: SimRank, place: Place) -> bool:
+    """Whether a slot has just rotted, and the group has not agreed since to route around it."""
+    num_slots = owner.placement.layout.num_slots
+    number = place_number(place.layer, place.slot, num_slots=num_slots)
+    return place in owner.rotten and number not in owner.state.halt.avoided

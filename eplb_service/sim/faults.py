@@ -1,12 +1,19 @@
 """What goes wrong in a world: each fault tells whether it could happen."""
 
+from random import Random
+
 from eplb_service.controller.machine_state import Ticked
+from eplb_service.domain.detours import Place, others_of, place_of
 from eplb_service.protocol.messages import DropReason, Idle
 from eplb_service.protocol.rank_state import RaiseHalt, Withdraw
+from eplb_service.sim.group import Group
 from eplb_service.sim.links import partition, reconnect
 from eplb_service.sim.store import Trouble
 from eplb_service.sim.work import Weighted, any_leader
 from eplb_service.sim.world import World
+
+ROTTING = 0.4
+"""Share of the runs in which slots lose what they hold."""
 
 
 class Faults:
@@ -36,13 +43,15 @@ class Faults:
             (0.3, self._jump_clock),
             (0.2, self._change_policy),
         )
+        # Drawn aside, so that seeds without it are as they were before there was such a fault.
+        rots = Random(str(self._rng.getstate())).random() < ROTTING
         some = [(weight * self._rng.choice((0, 0, 1, 2)), fault) for weight, fault in faults]
         always = (
             (0.1, self._start_controller),
             (0.3, self._end_idle),
             (0.4, self._mend),
         )
-        return (*some, *always)
+        return (*some, *always, (0.12 if rots else 0.0, self._rot))
 
     def _trouble(self) -> Trouble:
         if self._rng.random() >= self._num_torn:
@@ -109,6 +118,16 @@ class Faults:
         self._world.look()
         return True
 
+    def _rot(self) -> bool:
+        place = draw_slot(self._world.group, self._rng)
+        if place is None:
+            return False
+        rank = int(self._world.deployment.initial.layout.rank_of_slot()[place.slot])
+        self._world.story.tell(f"slot {place.slot} of layer {place.layer} rots at r{rank}")
+        self._world.group.ranks[rank].rot(place)
+        self._world.look()
+        return True
+
     def _crash_controller(self) -> bool:
         leader = any_leader(self._world)
         if leader is None:
@@ -139,3 +158,18 @@ class Faults:
         for rank in group.ranks:
             rank.say(Idle(group.is_idle, group.step))
         return True
+
+
+def draw_slot(group: Group, rng: Random) -> Place | None:
+    """Draw a slot; None if it is known to be lost, or its expert has no other good replica."""
+    rank = rng.choice(group.ranks)
+    layer = rng.randrange(len(rank.slots))
+    place = Place(layer, rank.base + rng.randrange(len(rank.slots[layer])))
+    num_slots = rank.placement.layout.num_slots
+    lost = {slot for other in group.ranks for slot in other.rotten} | {
+        place_of(number, num_slots=num_slots)
+        for other in group.ranks
+        for number in (*other.state.halt.avoided, *other.state.halt.bad_slots)
+    }
+    is_free = place not in lost and len(others_of(rank.placement, place, lost)) > 0
+    return place if is_free else None

@@ -5,6 +5,8 @@ Axes    L MoE layers   E experts   S the rank's local slots   J dispatch rows
 
 from collections.abc import Callable
 
+import numpy as np
+
 from eplb_service.domain.deployment import (
     Counting,
     CountMeaning,
@@ -12,6 +14,7 @@ from eplb_service.domain.deployment import (
     ModelShape,
     RankProfile,
 )
+from eplb_service.domain.detours import Place, around, place_number, place_of
 from eplb_service.domain.ids import Incarnation
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import ShareName
@@ -26,6 +29,9 @@ from eplb_service.protocol.rank_state import (
     Effect,
     Event,
     Offer,
+    RaiseHalt,
+    RouteAround,
+    RouteBack,
     Say,
     Switch,
     initial_state,
@@ -74,6 +80,10 @@ class SimRank:
         """[L, S] the expert whose weights really are in each slot."""
         self.tables: list[list[list[int]]] = stand.shares.table_of(rank).tolist()
         """[L, E, J] in use."""
+        self._ordered = self.tables
+        """[L, E, J] in use but for detours."""
+        self.rotten: set[Place] = set()
+        """Slots whose content is lost and not restored."""
         self._first_tables = list(self.tables)
         """Those of revision 0: a cutover goes back to them in the layers that it leaves alone."""
         self._staged: dict[tuple[int, int], int] = {}
@@ -109,10 +119,36 @@ class SimRank:
             case Discard():
                 self._staged = {}
             case ApplyShares(_, shares):
-                self.tables = shares.tables[0].tolist()
+                self._use(shares.tables[0].tolist())
                 self.num_changes += 1
             case Audit(number):
                 self.audits.append(number)
+            case RouteAround(numbers):
+                self._route_around(numbers)
+            case RouteBack():
+                self.tables = self._ordered
+                self.num_changes += 1
+
+    def rot(self, place: Place) -> None:
+        """Lose what one of this rank's slots holds, and notice it."""
+        self.slots[place.layer][place.slot - self.base] = SPOILED
+        self.rotten.add(place)
+        self.num_changes += 1
+        number = place_number(place.layer, place.slot, num_slots=self.placement.layout.num_slots)
+        self.handle(RaiseHalt("a slot rotted", number))
+
+    def _route_around(self, numbers: tuple[int, ...]) -> None:
+        """Avoid slots; the newest of them is filled again at once, for nobody reads it now."""
+        num_slots = self.placement.layout.num_slots
+        avoided = [place_of(number, num_slots=num_slots) for number in numbers]
+        table = np.array(self._ordered, dtype=np.int32)
+        self.tables = around(table, self.placement, avoided).tolist()
+        self.num_changes += 1
+        newest = avoided[-1]
+        if newest in self.rotten:
+            expert = int(self.placement.phy2log[newest.layer, newest.slot])
+            self.slots[newest.layer][newest.slot - self.base] = expert
+            self.rotten.remove(newest)
 
     def stage(self, layer: int, target: int, content: int) -> None:
         """Put what a transfer brought beside the slots."""
@@ -148,6 +184,9 @@ class SimRank:
             sets_shares=True,
         )
 
+    def _use(self, tables: list[list[list[int]]]) -> None:
+        self.tables = self._ordered = tables
+
     def _switch(self, order: Order) -> None:
         """Install what is staged; a slot that lacks it is spoiled, as real memory would be."""
         after = order.content.apply(self.placement)
@@ -161,6 +200,6 @@ class SimRank:
                     self.slots[layer][slot - self.base] = arrived
         for at, layer in enumerate(changed):
             self._first_tables[layer] = order.dispatch[at].tolist()
-        self.tables = list(self._first_tables)
+        self._use(list(self._first_tables))
         self.placement, self._staged = after, {}
         self.num_changes += 1

@@ -36,6 +36,15 @@ def require_leader(*, acquired: Generation, writer: Generation) -> None:
         )
 
 
+def require_still_newest(*, acquired: Generation, after: Generation | None) -> None:
+    """Raise StoreConflict where another controller has taken over since `after` was seen."""
+    if after is not None and acquired != after:
+        raise StoreConflict(
+            f"generation {after} was to be followed, but generation {acquired} has followed it "
+            "already; nothing was recorded, the one that was slower goes on standing by"
+        )
+
+
 def require_new_epoch(*, deployment: str, spent: Epoch, number: Epoch) -> None:
     """Raise StoreConflict unless the number is above every number spent."""
     if number <= spent:

@@ -11,6 +11,7 @@ from eplb_service.controller.records import (
     FreezeNote,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
     SettingsNote,
 )
@@ -25,6 +26,7 @@ from eplb_service.store.judge import (
     require_new_epoch,
     require_new_revision,
     require_newer_incarnation,
+    require_still_newest,
     start_is_news,
     unknown_deployment,
     unknown_epoch,
@@ -115,16 +117,37 @@ class MemoryArchive:
         """Forget nothing: a closed memory store may be looked at."""
 
 
+class MemoryBeats:
+    """The leader's signs of life."""
+
+    def __init__(self) -> None:
+        self.last = Pulse(Generation(0), 0)
+
+    async def give(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        require_leader(acquired=self.last.generation, writer=generation)
+        self.last = Pulse(generation, self.last.beats + 1)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return self.last
+
+
 class MemoryStore(MemoryArchive):
     """Both sides; every controller that shares the object shares the store."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._generation = Generation(0)
+        self.beats = MemoryBeats()
 
-    async def acquire(self) -> Generation:
+    @property
+    def _generation(self) -> Generation:
+        return self.beats.last.generation
+
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
-        self._generation = Generation(self._generation + 1)
+        require_still_newest(acquired=self._generation, after=after)
+        self.beats.last = Pulse(Generation(self._generation + 1), 0)
         return self._generation
 
     async def deployments(self) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """What Redis holds of one deployment, and the commands that change it.
 
 {eplb}:fence             the newest generation
+{eplb}:beats             how often it has said that it leads
 {eplb}:deployments       set of names
 {eplb}:NAME              hash: record, settings, freeze, drained, start, start_after, highest,
                          version
@@ -21,6 +22,7 @@ from eplb_service.controller.records import (
     EpochRecord,
     Freeze,
     HistoryEntry,
+    Pulse,
 )
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
@@ -29,6 +31,7 @@ from eplb_service.store.judge import HISTORY_KEPT, SETTLED_KEPT, unknown_deploym
 from eplb_service.store.redis_wire import Command, Wire
 
 FENCE = "{eplb}:fence"
+BEATS = "{eplb}:beats"
 NAMES = "{eplb}:deployments"
 
 
@@ -161,6 +164,13 @@ def read(wire: Wire, name: str) -> Ledger:
         {field.decode(): value for field, value in _pairs(head)},
         {Epoch(number): found[number] for number in sorted(found)},
     )
+
+
+def pulse(wire: Wire) -> Pulse:
+    """Look who led last, and how often it has said so."""
+    fence, beats = wire.look(("GET", FENCE), ("GET", BEATS))
+    newest, said = (int(cast("bytes | None", one) or b"0") for one in (fence, beats))
+    return Pulse(Generation(newest), said)
 
 
 def past_line(wire: Wire, ledger: Ledger, number: Epoch) -> Line | None:

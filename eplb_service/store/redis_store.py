@@ -16,6 +16,7 @@ from eplb_service.controller.records import (
     FreezeNote,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
     SettingsNote,
 )
@@ -30,9 +31,11 @@ from eplb_service.store.judge import (
     require_new_epoch,
     require_new_revision,
     require_newer_incarnation,
+    require_still_newest,
     start_is_news,
 )
 from eplb_service.store.redis_ledger import (
+    BEATS,
     ENTRY,
     FENCE,
     FREEZE,
@@ -45,6 +48,7 @@ from eplb_service.store.redis_ledger import (
 )
 from eplb_service.store.redis_wire import Command, Wire
 
+LEADING = (FENCE, BEATS)
 Decide = Callable[[Ledger], Sequence[Command]]
 """What to write; nothing where it is written already. Raises the judges' errors."""
 
@@ -97,14 +101,42 @@ class RedisArchive:
         self._wire.close()
 
 
+class RedisBeats:
+    """The leader's signs of life."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+
+    async def give(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+
+        def work() -> bool | None:
+            newest = ledgers.pulse(self._wire).generation
+            require_leader(acquired=newest, writer=generation)
+            return self._wire.lead(LEADING, newest, (("INCR", BEATS),)) or None
+
+        await self._wire.run("say that it leads", work)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return await self._wire.run("look for a leader", lambda: ledgers.pulse(self._wire))
+
+
 class RedisStore(RedisArchive):
     """Both sides; connects at the first call, and again after a failure."""
 
-    async def acquire(self) -> Generation:
+    def __init__(self, url: str, *, deadline_s: float = 5.0) -> None:
+        super().__init__(url, deadline_s=deadline_s)
+        self.beats = RedisBeats(self._wire)
+
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
 
-        def work() -> Generation:
-            return Generation(cast("int", self._wire.ask("INCR", FENCE)))
+        def work() -> Generation | None:
+            newest = ledgers.pulse(self._wire).generation
+            require_still_newest(acquired=newest, after=after)
+            is_next = self._wire.lead(LEADING, newest, (("INCR", FENCE), ("SET", BEATS, 0)))
+            return Generation(newest + 1) if is_next else None
 
         return await self._wire.run("acquire the next generation", work)
 

@@ -28,16 +28,29 @@ Command = tuple[str | bytes | int, ...]
 CALLS_IN_DEADLINE = 4
 """A call to the server may take a deadline's share of this."""
 
-WRITE = """
-if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
-if (redis.call('HGET', KEYS[2], 'version') or '') ~= ARGV[2] then return 0 end
-local at = 3
+GIVE = """
 while at <= #ARGV do
   local size = tonumber(ARGV[at])
   redis.call(unpack(ARGV, at + 1, at + size))
   at = at + 1 + size
 end
+"""
+"""Gives the commands that lie flat in ARGV from `at` on, each behind its length."""
+
+WRITE = f"""
+if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
+if (redis.call('HGET', KEYS[2], 'version') or '') ~= ARGV[2] then return 0 end
+local at = 3
+{GIVE}
 redis.call('HINCRBY', KEYS[2], 'version', 1)
+return 1
+"""
+
+
+LEAD = f"""
+if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
+local at = 2
+{GIVE}
 return 1
 """
 
@@ -87,8 +100,14 @@ class Wire:
 
         keys    first the fence, then the deployment, then all others that are written
         """
-        flat = [part for command in commands for part in (len(command), *command)]
-        return bool(self.ask("EVAL", WRITE, len(keys), *keys, *guard, *flat))
+        return bool(self.ask("EVAL", WRITE, len(keys), *keys, *guard, *_flat(commands)))
+
+    def lead(self, keys: Sequence[str], generation: int, commands: Sequence[Command]) -> bool:
+        """Write all commands or none; False where the fence is another generation's.
+
+        keys    first the fence, then all others that are written
+        """
+        return bool(self.ask("EVAL", LEAD, len(keys), *keys, generation, *_flat(commands)))
 
     def close(self) -> None:
         """Hang up."""
@@ -135,3 +154,7 @@ class Wire:
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def _flat(commands: Sequence[Command]) -> list[str | bytes | int]:
+    return [part for command in commands for part in (len(command), *command)]

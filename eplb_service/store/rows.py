@@ -12,6 +12,7 @@ from eplb_service.controller.records import (
     EpochRecord,
     Freeze,
     HistoryEntry,
+    Pulse,
 )
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
@@ -55,8 +56,19 @@ def generation(connection: sqlite3.Connection) -> Generation:
 
 def next_generation(connection: sqlite3.Connection) -> Generation:
     """Fence every generation so far."""
-    connection.execute("UPDATE fence SET generation = generation + 1")
+    connection.execute("UPDATE fence SET generation = generation + 1, beats = 0")
     return generation(connection)
+
+
+def beat(connection: sqlite3.Connection) -> None:
+    """Count a beat of the newest generation."""
+    connection.execute("UPDATE fence SET beats = beats + 1")
+
+
+def pulse(connection: sqlite3.Connection) -> Pulse:
+    """The newest generation and its beats."""
+    newest, beats = connection.execute("SELECT generation, beats FROM fence").fetchone()
+    return Pulse(Generation(newest), beats)
 
 
 def deployment_names(connection: sqlite3.Connection) -> tuple[str, ...]:

@@ -11,16 +11,17 @@ from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
-VERSION = 2
+VERSION = 3
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
 TABLES = """
 CREATE TABLE fence (
     only_row INTEGER PRIMARY KEY CHECK (only_row = 1),
-    generation INTEGER NOT NULL
+    generation INTEGER NOT NULL,
+    beats INTEGER NOT NULL DEFAULT 0
 );
-INSERT INTO fence VALUES (1, 0);
+INSERT INTO fence (only_row, generation) VALUES (1, 0);
 CREATE TABLE deployments (
     name TEXT PRIMARY KEY,
     record TEXT NOT NULL,
@@ -54,6 +55,7 @@ CREATE INDEX history_by_deployment ON history (deployment, number);
 """
 UPGRADES = {
     1: "ALTER TABLE deployments ADD COLUMN drained TEXT NOT NULL DEFAULT '[]'",
+    2: "ALTER TABLE fence ADD COLUMN beats INTEGER NOT NULL DEFAULT 0",
 }
 """By version of the tables: what makes them those of the next one."""
 

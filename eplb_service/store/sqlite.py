@@ -6,7 +6,7 @@ write is durable when it returns.
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from eplb_service.controller.records import (
     FreezeNote,
     HistoryEntry,
     Note,
+    Pulse,
     Recovered,
     SettingsNote,
 )
@@ -31,6 +32,7 @@ from eplb_service.store.judge import (
     require_new_epoch,
     require_new_revision,
     require_newer_incarnation,
+    require_still_newest,
     start_is_news,
     unknown_deployment,
 )
@@ -76,6 +78,27 @@ class SqliteArchive:
             lane.close()
 
 
+class SqliteBeats:
+    """The leader's signs of life, in the fence's row.
+
+    write    writes as a generation, and says what
+    """
+
+    def __init__(
+        self, reads: Lane, write: Callable[[Generation, str, Write], Awaitable[None]]
+    ) -> None:
+        self._reads = reads
+        self._write = write
+
+    async def give(self, generation: Generation) -> None:
+        """Let those that stand by see that this generation still leads."""
+        await self._write(generation, "say that it leads", rows.beat)
+
+    async def pulse(self) -> Pulse:
+        """Who led last, and how often it has said so."""
+        return await self._reads.run("look for a leader", rows.pulse)
+
+
 class SqliteStore(SqliteArchive):
     """Both sides of a file; opened by the first call, and opened again after a failure."""
 
@@ -84,10 +107,16 @@ class SqliteStore(SqliteArchive):
         opened = partial(connect, path)
         self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
         self._lanes.append(self._writes)
+        self.beats = SqliteBeats(self._reads, self._write)
 
-    async def acquire(self) -> Generation:
+    async def acquire(self, after: Generation | None = None) -> Generation:
         """Take the next generation and fence every lower one."""
-        return await self._writes.run("acquire the next generation", rows.next_generation)
+
+        def take(file: sqlite3.Connection) -> Generation:
+            require_still_newest(acquired=rows.generation(file), after=after)
+            return rows.next_generation(file)
+
+        return await self._writes.run("acquire the next generation", take)
 
     async def deployments(self) -> tuple[str, ...]:
         """Names of all deployments on record."""

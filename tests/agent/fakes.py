@@ -25,7 +25,7 @@ from worker_agent.agent.joining import shares_digest
 from worker_agent.applier.applier import Applier, Start, StepSide
 from worker_agent.applier.desk import Desk, Snapshot
 from worker_agent.ports.engine import Counters, StepTotals
-from worker_agent.ports.weights import WeightsEvent
+from worker_agent.ports.weights import Restage, WeightsEvent
 
 INCARNATION = Incarnation(1_700_000_000_000)
 NEVER = 1 << 30
@@ -132,6 +132,9 @@ class FakeEngine:
         self.tables.append(table)
         self.in_use = table.copy()
 
+    def restore(self, layer: int, local_slot: int, row: int) -> None:
+        self.log.append(f"restore {layer} {local_slot} {row}")
+
     def counters(self) -> Counters:
         """Ten decode tokens to every slot, and to every expert, in each step."""
         per_step = self.num_steps * 10
@@ -161,6 +164,7 @@ class FakeWeights:
 
     def __init__(self) -> None:
         self.ended: deque[WeightsEvent] = deque()
+        self.restaged: list[Restage] = []
         self.is_held = False
 
     def begin_round(self, order: Order, number: int) -> None:
@@ -169,8 +173,11 @@ class FakeWeights:
     def begin_audit(self, halt_number: int) -> None:
         self.ended.append(Audited(halt_number, is_clean=True, text=""))
 
-    def begin_look(self, placement: Placement) -> None:
+    def begin_look(self, placement: Placement, table: IntArray) -> None:
         """Whatever is asked for, all slots are as they should be."""
+
+    def begin_restage(self, restage: Restage) -> None:
+        self.restaged.append(restage)
 
     def poll(self) -> WeightsEvent | None:
         return self.ended.popleft() if self.ended and not self.is_held else None

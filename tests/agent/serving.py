@@ -4,6 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Literal
 
 import numpy as np
 import torch
@@ -175,6 +176,7 @@ def served(
     staging_rows: int = 4,
     mover: type[TorchMover] = TorchMover,
     mode: ExchangeMode = ExchangeMode.ALL_GATHER,
+    on_corruption: Literal["fail", "serve"] = "fail",
 ) -> Generator[Serving]:
     """Serve `placement` on this rank of the default group, with an agent beside it."""
     start = Start(
@@ -193,6 +195,7 @@ def served(
     settings = AgentSettings(
         endpoint="script",
         agree_every=2,
+        on_corruption=on_corruption,
         wait_for_welcome_s=10,
         group_timeout_s=30,
         pace=PaceSettings(poll_s=0.01),

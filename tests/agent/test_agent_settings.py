@@ -23,7 +23,7 @@ def test_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         {"endpoint": ""},
         {"endpoint": "c:1", "agree_every": 0},
         {"endpoint": "c:1", "wait_for_welcome_s": -1},
-        {"endpoint": "c:1", "pace": {"keepalive_s": 1}},
+        {"endpoint": "c:1", "pace": {"keepalive_s": 0.5}},
         {"endpoint": "c:1", "deployment": {"role": "cook"}},
         {"endpoint": "c:1", "agre_every": 4},
         {"endpoint": "c:1", "pace": {"first_backoff_s": 2, "max_backoff_s": 1}},

@@ -165,9 +165,9 @@ def move_in_a_lane(rank: int, case: Case) -> int:
             super().__init__(*given, **named)  # pyright: ignore[reportArgumentType]
             self._link = DeviceLink(self._link.group, HOST, lane)
 
-        def verify(self, row: int, sent: bytes) -> None:
+        def _verify(self, row: int, sent: bytes) -> None:
             assert lane.inside, "what came is looked at where it came, not before it is there"
-            super().verify(row, sent)
+            super()._verify(row, sent)
 
     draw = np.random.default_rng(3)
     old, new = (random_placement(case, draw) for _ in range(2))

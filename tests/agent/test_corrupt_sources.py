@@ -38,7 +38,7 @@ def play(rank: int, payload: None) -> Told:
     del payload
     script = Script()
     (wave,) = waves_between(OLD, NEW, staging_rows=4, round_rows=8)
-    with served(CASE, rank, OLD, script) as serving:
+    with served(CASE, rank, OLD, script, on_corruption="serve") as serving:
 
         def step() -> None:
             serving.hook.before_step()

@@ -72,6 +72,23 @@ class Rung:
         return found
 
 
+def test_each_stream_goes_to_the_next_of_several_endpoints() -> None:
+    def answer(_: object, __: object) -> Iterator[Down]:
+        yield Arm(Generation(3), INCARNATION, name_of(an_order()))
+
+    rung = Rung()
+    with controller(answer) as endpoint:
+        channel = GrpcChannel(f"127.0.0.1:1, {endpoint}", KEEPALIVE)
+        for _ in range(2):
+            silent = channel.open(rung.ring)
+            with pytest.raises(StreamLost, match=r"127\.0\.0\.1:1"):
+                rung.until(silent.receive)
+            silent.close()
+            answering = channel.open(rung.ring)
+            assert isinstance(rung.until(answering.receive), Arm)
+            answering.close()
+
+
 @contextmanager
 def stream_to(endpoint: str) -> Generator[tuple[GrpcStream, Rung]]:
     rung = Rung()

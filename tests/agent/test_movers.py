@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import DropReason
 from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 from tests.agent.fakes import OLD, an_order, name_of
 from worker_agent.adapters.loopback import LoopbackMover
-from worker_agent.adapters.memory import DigestBook
+from worker_agent.adapters.memory import DigestBook, Maps
 from worker_agent.ports.weights import WeightsEvent
 
 PATIENCE_S = 10.0
@@ -30,6 +31,8 @@ class FakeMemory:
             (layer, slot): torch.tensor([layer, int(own[layer, slot])])
             for layer, slot in np.ndindex(*own.shape)
         }
+        table = even_shares(OLD, Ownership.OWN).table_of(rank)
+        self.held_maps = Maps(own.astype(np.int64), table.astype(np.int64))
         self._staging = [torch.zeros(2, dtype=torch.int64) for _ in range(2)]
 
     def slot(self, layer: int, local_slot: int) -> Mapping[str, Tensor]:
@@ -37,6 +40,9 @@ class FakeMemory:
 
     def staging(self, row: int) -> Mapping[str, Tensor]:
         return {"w": self._staging[row]}
+
+    def maps(self) -> Maps:
+        return self.held_maps
 
     def digest(self, tensors: Mapping[str, Tensor]) -> bytes:
         return blake2b(tensors["w"].numpy().tobytes(), digest_size=16).digest()
@@ -66,9 +72,9 @@ class GatedMover(LoopbackMover):
 class FlippingMover(LoopbackMover):
     """A bit flips on the way."""
 
-    def verify(self, row: int, sent: bytes) -> None:
+    def _verify(self, row: int, sent: bytes) -> None:
         self.memory.staging(row)["w"][0] ^= 1
-        super().verify(row, sent)
+        super()._verify(row, sent)
 
 
 class Rig:

@@ -43,10 +43,10 @@ class SilentMover(TorchMover):
 class FlippingMover(TorchMover):
     """On the odd rank, a bit flips between sender and receiver."""
 
-    def verify(self, row: int, sent: bytes) -> None:
+    def _verify(self, row: int, sent: bytes) -> None:
         if self.rank == ODD_RANK:
             self.memory.staging(row)["w2"].view(-1)[0] *= -1
-        super().verify(row, sent)
+        super()._verify(row, sent)
 
 
 @dataclass(frozen=True, slots=True)

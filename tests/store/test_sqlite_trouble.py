@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from eplb_service.controller.records import DrainNote
+from eplb_service.controller.records import DrainNote, Pulse
 from eplb_service.domain.errors import StoreUnavailable
 from eplb_service.domain.ids import Epoch
 from eplb_service.store import SqliteStore
+from eplb_service.store.schema import VERSION
 from tests.store.ledger import NAME, assert_same, deployment, registered, start, wave
 
 NOBODY = 65534
@@ -170,7 +171,7 @@ async def test_a_file_of_a_newer_release_is_refused(file: Path) -> None:
     with closing(sqlite3.connect(file)) as newer:
         newer.execute("PRAGMA user_version = 9")
         newer.commit()
-    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 2"):
+    with opened(file) as store, pytest.raises(StoreUnavailable, match=r"version 9.*up to 3"):
         await store.acquire()
 
 
@@ -179,6 +180,7 @@ async def test_a_file_of_the_release_before_is_carried_over(file: Path) -> None:
         generation = await registered(store)
     with closing(sqlite3.connect(file)) as older:
         older.execute("ALTER TABLE deployments DROP COLUMN drained")
+        older.execute("ALTER TABLE fence DROP COLUMN beats")
         older.execute("PRAGMA user_version = 1")
         older.commit()
     with opened(file) as store:
@@ -189,6 +191,9 @@ async def test_a_file_of_the_release_before_is_carried_over(file: Path) -> None:
         kept = await store.recover(NAME)
         assert kept is not None
         assert kept.drained == (3,)
+        assert await store.beats.pulse() == Pulse(generation, 0)
+    with closing(sqlite3.connect(file)) as newer:
+        assert newer.execute("PRAGMA user_version").fetchone() == (VERSION,)
 
 
 @pytest.mark.parametrize("path", ["missing/eplb.db", ".", "plain/eplb.db"])

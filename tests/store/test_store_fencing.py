@@ -9,6 +9,7 @@ from eplb_service.controller.records import (
     Freeze,
     FreezeNote,
     HistoryEntry,
+    Pulse,
     SettingsNote,
 )
 from eplb_service.domain.errors import StoreConflict, UnknownDeployment
@@ -56,6 +57,31 @@ async def test_every_write_of_a_fenced_controller_is_refused_and_leaves_no_trace
     assert found.open_end.phase is WavePhase.SPENT
     assert (found.highest_epoch, found.settings, found.record.incarnation) == (1, "{}", 1)
     await new.spend(leader, NAME, wave(2))
+
+
+async def test_beats_are_counted_by_generation_and_seen_by_those_who_stand_by(
+    open_again: Open,
+) -> None:
+    leader, watcher = open_again(), open_again()
+    assert await watcher.beats.pulse() == Pulse(Generation(0), 0)
+    generation = await leader.acquire()
+    assert await watcher.beats.pulse() == Pulse(generation, 0)
+    for _ in range(3):
+        await leader.beats.give(generation)
+    assert await watcher.beats.pulse() == Pulse(generation, 3)
+    assert await watcher.acquire() == generation + 1
+    with pytest.raises(StoreConflict, match="has taken over"):
+        await leader.beats.give(generation)
+    assert await watcher.beats.pulse() == Pulse(Generation(generation + 1), 0)
+
+
+async def test_of_two_that_stand_by_one_follows_the_leader(open_again: Open) -> None:
+    former, one, other = open_again(), open_again(), open_again()
+    seen = await former.acquire()
+    assert await one.acquire(seen) == seen + 1
+    with pytest.raises(StoreConflict, match=f"generation {seen + 1} has followed it"):
+        await other.acquire(seen)
+    assert await other.beats.pulse() == Pulse(Generation(seen + 1), 0)
 
 
 async def test_a_generation_that_was_never_given_out_is_refused(store: Opened) -> None:

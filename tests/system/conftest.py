@@ -24,11 +24,7 @@ def world(_one_world: World) -> World:
 @pytest.fixture
 def held(world: World) -> Iterator[World]:
     """The world in the middle of a wave's staging, not its first: all ranks but one are done."""
-    if not world.ranks.epoch:
-        world.settle_another()
-    world.ranks.hold_rounds(HELD_RANK, is_on=True)
-    world.operator.move()
-    world.await_all_but_one("staged", "accepted")
+    world.hold_wave()
     yield world
     world.ranks.hold_rounds(HELD_RANK, is_on=False)
     world.ranks.lose_arms(HELD_RANK, is_on=False)

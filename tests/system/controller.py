@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -27,14 +28,26 @@ class ControllerFailed(Exception):
 
 
 class ControllerProcess:
-    """`eplb-service` on one port and one store, started as often as a test wants."""
+    """`eplb-service` on one port and one store, started as often as a test wants.
 
-    def __init__(self, folder: Path, verb: str = "run") -> None:
+    store      its file; None: one in `folder`
+    leading    settings of who leads; None: the defaults
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        verb: str = "run",
+        *,
+        store: Path | None = None,
+        leading: Mapping[str, bool | float] | None = None,
+    ) -> None:
         self.port = free_port()
-        self.store = folder / "eplb.db"
+        self.store = store or folder / "eplb.db"
         self._verb = verb
         self._config = folder / "settings.json"
-        self._config.write_text(json.dumps(settings(self.port, self.store)))
+        told = settings(self.port, self.store) | {"leading": dict(leading or {})}
+        self._config.write_text(json.dumps(told))
         self._log = folder / "controller.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,9 +59,14 @@ class ControllerProcess:
 
     def start(self) -> None:
         """Start it and wait until it leads."""
+        self.launch()
+        self.await_lead()
+
+    def launch(self) -> None:
+        """Start it; one that stands by may not lead for long."""
         command = [sys.executable, "-m", "eplb_service.host.main", self._verb]
         log = self._log.open("ab")
-        before = self._log.stat().st_size
+        self._before = self._log.stat().st_size
         with log:
             self._process = subprocess.Popen(
                 [*command, "--config", str(self._config)],
@@ -57,10 +75,14 @@ class ControllerProcess:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"},
             )
+
+    def await_lead(self) -> None:
+        """Wait until it has led since it was started."""
         process = self._process
+        assert process is not None
 
         def is_up() -> bool:
-            said = self._log.read_text(errors="replace")[before:]
+            said = self._log.read_text(errors="replace")[self._before :]
             if process.poll() is not None:
                 raise ControllerFailed(f"exit code {process.returncode}:\n{said[-3000:]}")
             return "controller   " in said

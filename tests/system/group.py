@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-from tests.system.rank import NUM_RANKS, TELL_EVERY, Place, run
+from tests.system.rank import NUM_RANKS, PACE, TELL_EVERY, Place, run
 from tests.system.words import (
     Command,
     Counted,
@@ -24,6 +24,7 @@ from tests.system.words import (
     Stop,
     TellCounts,
 )
+from worker_agent.settings.settings import PaceSettings
 
 TOLERANCE = 1e-5
 START_S = 60.0
@@ -48,7 +49,7 @@ class _Pipe(Protocol):
 class Group:
     """All ranks of a group of one incarnation. Use `end` or `kill` at its end, whatever happens."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoints: Sequence[str], pace: PaceSettings = PACE) -> None:
         context = get_context("forkserver")
         context.set_forkserver_preload(["tests.system.rank"])
         self.seen: list[list[StepSeen]] = [[] for _ in range(NUM_RANKS)]
@@ -62,7 +63,7 @@ class Group:
         try:
             for rank in range(NUM_RANKS):
                 ours, theirs = context.Pipe()
-                place = Place(rank, endpoint, Path(self._folder.name) / "rendezvous")
+                place = Place(rank, endpoints[rank], Path(self._folder.name) / "rendezvous", pace)
                 process = context.Process(target=run, args=(place, theirs), daemon=True)
                 self._pipes.append(ours)
                 process.start()
@@ -91,6 +92,14 @@ class Group:
         self._grant(until)
         self._await(lambda: self.num_steps >= until, within_s=SILENCE_S)
         return first, until
+
+    def serve_while(self, num_steps: int, act: Callable[[Sequence[int]], None]) -> tuple[int, int]:
+        """Serve as `serve` does, and meanwhile do something to the ranks' processes, by pid."""
+        first = self._granted
+        self._grant(first + num_steps)
+        act([process.pid for process in self._processes if process.pid is not None])
+        self._await(lambda: self.num_steps >= self._granted, within_s=SILENCE_S)
+        return first, self._granted
 
     def serve_until(self, is_so: Callable[[], bool], *, within_steps: int, what: str) -> None:
         """Serve on, without a pause for the ranks, until something is so."""

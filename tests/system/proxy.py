@@ -1,34 +1,56 @@
-"""A street between ranks and controller that can be made to swallow everything."""
+"""A street between ranks and controller that can be made to swallow, delay or end everything."""
 
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock, Thread
+from time import sleep
 
 CHUNK = 1 << 16
 
 
 class Proxy:
-    """Forwards TCP connections on 127.0.0.1; use `close` at its end."""
+    """Forwards TCP connections; use `close` at its end.
 
-    def __init__(self, target: tuple[str, int]) -> None:
+    host    loopback address to listen on
+    """
+
+    def __init__(self, target: tuple[str, int], host: str = "127.0.0.1") -> None:
         self._target = target
+        self._delay_s = 0.0
+        self._is_cut = False
         self._opens = Event()
         self._opens.set()
         self._lock = Lock()
         self._sockets: set[socket.socket] = set()
         self._threads: list[Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, 0))
+        self.endpoint = f"{host}:{self._listener.getsockname()[1]}"
         self._start(self._accept)
 
     def swallow(self) -> None:
         """From now on nothing comes through, and nobody is told."""
         self._opens.clear()
 
+    def delay(self, delay_s: float) -> None:
+        """From now on every piece of up to CHUNK bytes takes so long, one after the other."""
+        self._delay_s = delay_s
+
+    def cut(self) -> None:
+        """End every connection, and each new one at once."""
+        self._is_cut = True
+        self._hang_up()
+
     def forward(self) -> None:
-        """Forward what waits and what comes."""
+        """Forward what waits and what comes, at once."""
+        self._is_cut = False
+        self._delay_s = 0.0
         self._opens.set()
+
+    def retarget(self, target: tuple[str, int]) -> None:
+        """Lead elsewhere from now on; connections to where it led before end."""
+        self._target = target
+        self._hang_up()
 
     def close(self) -> None:
         """End every connection."""
@@ -36,12 +58,15 @@ class Proxy:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._hang_up()
+        for thread in tuple(self._threads):
+            thread.join(5.0)
+
+    def _hang_up(self) -> None:
         with self._lock:
             sockets = tuple(self._sockets)
         for one in sockets:
             _hang_up(one)
-        for thread in tuple(self._threads):
-            thread.join(5.0)
 
     def _start(self, work: Callable[..., None], *args: socket.socket) -> None:
         thread = Thread(target=work, args=args, daemon=True)
@@ -56,6 +81,9 @@ class Proxy:
 
     def _connect(self, near: socket.socket) -> None:
         """Join a connection to one to the target; who calls a closed target is hung up on."""
+        if self._is_cut:
+            near.close()
+            return
         try:
             far = socket.create_connection(self._target, timeout=5.0)
         except OSError:
@@ -77,6 +105,7 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(CHUNK):
                 self._opens.wait()
+                sleep(self._delay_s)
                 sink.sendall(data)
         _hang_up(source)
         _hang_up(sink)

@@ -73,6 +73,7 @@ MODEL = "system"
 TELL_EVERY = 10
 PACE_S = 0.004
 """Least time from one step to the next: leaves room for the control plane on a small machine."""
+PACE = PaceSettings(poll_s=0.05, first_backoff_s=0.05, max_backoff_s=0.5)
 _GROUP_TIMEOUT_S = 60.0
 _KINDS = {StepKind.REAL: engine.StepKind.REAL, StepKind.DUMMY: engine.StepKind.DUMMY}
 
@@ -85,6 +86,7 @@ class Place:
     endpoint: str
     rendezvous: Path
     """A file that does not exist yet; the ranks find each other by it."""
+    pace: PaceSettings
 
 
 def run(place: Place, supervisor: Connection) -> None:
@@ -119,7 +121,7 @@ class _Rank:
             mode=ExchangeMode.ALL_TO_ALL,
         )
         self._reference = DenseReference(self._runtime.model)
-        self._hook = _attach(self._runtime, place.endpoint, self._faults)
+        self._hook = _attach(self._runtime, place, self._faults)
         self._granted = 0
         self._step = 0
         self._seen: list[StepSeen] = []
@@ -235,17 +237,17 @@ def batch_of(step: int, rank: int) -> Batch:
     return Batch.of(x_TD, ByGate(), Step(StepKind.REAL, phase))
 
 
-def _attach(runtime: MoeRuntime, endpoint: str, faults: Faults) -> StepHook:
+def _attach(runtime: MoeRuntime, place: Place, faults: Faults) -> StepHook:
     settings = AgentSettings(
-        endpoint=endpoint,
+        endpoint=place.endpoint,
         deployment=DeploymentSettings(model=MODEL),
         agree_every=AGREE_EVERY,
         wait_for_welcome_s=30.0,
         group_timeout_s=_GROUP_TIMEOUT_S,
-        pace=PaceSettings(poll_s=0.05, first_backoff_s=0.05, max_backoff_s=0.5),
+        pace=place.pace,
     )
     keepalive = Keepalive(
         every_s=settings.pace.keepalive_s, timeout_s=settings.pace.keepalive_timeout_s
     )
-    channel = FaultyChannel(GrpcChannel(endpoint, keepalive), faults)
+    channel = FaultyChannel(GrpcChannel(place.endpoint, keepalive), faults)
     return attach_over(runtime, channel, settings=settings, mover=FaultyMover.with_faults(faults))

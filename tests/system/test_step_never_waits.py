@@ -29,12 +29,14 @@ def test_a_frozen_agent_thread_delays_no_step(held: World) -> None:
 def test_a_controller_that_answers_nothing_delays_no_step(held: World) -> None:
     ranks = held.ranks
     paired = ranks.serve(NUM_STEPS)
-    held.proxy.swallow()
+    for proxy in held.proxies:
+        proxy.swallow()
     ranks.hold_rounds(HELD_RANK, is_on=False)
     alone = ranks.serve(NUM_STEPS)
     epoch = ranks.epoch
     assert all(one.is_migrating for one in ranks.steps(*alone)[0]), "the street was not closed"
-    held.proxy.forward()
+    for proxy in held.proxies:
+        proxy.forward()
     require_no_step_waited(ranks.steps(*alone), ranks.steps(*paired))
     _recovers(held, epoch)
 

@@ -15,11 +15,22 @@ HELD_RANK = 2
 
 
 class World:
-    """All of it; `close` ends every process, whatever happened."""
+    """All of it; `close` ends every process, whatever happened.
 
-    def __init__(self, folder: Path, verb: str = "run") -> None:
-        self.controller = ControllerProcess(folder, verb)
-        self.proxy = Proxy(("127.0.0.1", self.controller.port))
+    store    the controller's file; None: one in `folder`
+    hosts    [N] loopback addresses at which each rank finds its own way to the controller
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        verb: str = "run",
+        *,
+        store: Path | None = None,
+        hosts: Sequence[str] = ("127.0.0.1",) * NUM_RANKS,
+    ) -> None:
+        self.controller = ControllerProcess(folder, verb, store=store)
+        self.proxies = [Proxy(("127.0.0.1", self.controller.port), host) for host in hosts]
         self.operator = Operator(self.controller.port)
         self.group: Group | None = None
         try:
@@ -31,8 +42,23 @@ class World:
 
     def start_ranks(self) -> Group:
         """Start a new group; it takes the place of one that has ended."""
-        self.ranks = self.group = Group(self.proxy.endpoint)
+        self.ranks = self.group = Group([proxy.endpoint for proxy in self.proxies])
         return self.ranks
+
+    def lead_to(self, controller: ControllerProcess) -> None:
+        """Let everybody find another controller, which is up."""
+        self.operator.close()
+        self.controller, self.operator = controller, Operator(controller.port)
+        for proxy in self.proxies:
+            proxy.retarget(("127.0.0.1", controller.port))
+
+    def hold_wave(self) -> None:
+        """Bring a wave to the middle of its staging, not the first: all ranks but one are done."""
+        if not self.ranks.epoch:
+            self.settle_another()
+        self.ranks.hold_rounds(HELD_RANK, is_on=True)
+        self.operator.move()
+        self.await_all_but_one("staged", "accepted")
 
     def calm_down(self) -> None:
         """Serve on until nothing runs and every rank is heard."""
@@ -61,7 +87,8 @@ class World:
         if self.group is not None:
             self.group.kill()
         self.controller.kill()
-        self.proxy.close()
+        for proxy in self.proxies:
+            proxy.close()
         self.operator.close()
 
 

@@ -18,10 +18,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from eplb_service.domain.layout import SlotLayout
-from eplb_service.domain.wave import Order
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
 from worker_agent.adapters.mover import DIGEST_BYTES, TorchMover
-from worker_agent.adapters.sources import SourceCorrupt, lines_of, rows_of
+from worker_agent.adapters.sources import Line, SourceCorrupt
 from worker_agent.adapters.torch_calls import (
     as_bytes,
     batch_p2p,
@@ -81,28 +80,27 @@ class ChunkedMover(TorchMover):
         super().__init__(memory, book, layout, rank=rank, group=group)
         self._link = link or DeviceLink(group, torch.device("cpu"), nullcontext)
 
-    def move(self, order: Order, number: int) -> None:
-        """Send and receive this rank's part of a round, and verify what came."""
+    def _carry(self, lines: Sequence[Line], rows: Mapping[tuple[int, int], int], what: str) -> None:
+        """Send and receive this rank's part of some transfers, and verify what came."""
         with self._link.lane():
-            part = self._part(order, number)
+            part = self._part(lines, rows)
             try:
                 for sends, receives in part.slices():
                     for work in batch_p2p(sends, receives, self._link.group):
                         work.wait()
             except RuntimeError as error:
                 raise TransferFailed(
-                    f"rank {self.rank} could not complete round {number} of epoch {order.epoch} "
-                    f"({first_line(error)}); the wave is dropped, and no later one can move "
-                    "over this group"
+                    f"rank {self.rank} could not complete {what} ({first_line(error)}); the wave "
+                    "is dropped, and no later one can move over this group"
                 ) from error
             if part.faults:
                 raise part.faults[0]
             for row, digest in part.arrivals:
-                self.verify(row, tensor_bytes(digest.cpu()))
+                self._verify(row, tensor_bytes(digest.cpu()))
 
-    def _part(self, order: Order, number: int) -> _Part:
-        rows, part = rows_of(order, self.layout, self.rank), _Part()
-        for line in lines_of(order, number):
+    def _part(self, lines: Sequence[Line], rows: Mapping[tuple[int, int], int]) -> _Part:
+        part = _Part()
+        for line in lines:
             from_rank, to_rank = self._ranks[line.source], self._ranks[line.target]
             if self.rank not in {from_rank, to_rank}:
                 continue

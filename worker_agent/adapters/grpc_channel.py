@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Semaphore, Thread
 
@@ -40,13 +41,19 @@ class Keepalive:
 
 
 class GrpcChannel:
-    """Meets ChannelPort; every stream has a connection of its own."""
+    """Meets ChannelPort; every stream has a connection of its own.
+
+    endpoint    host:port, or several with commas between them: each stream goes to the next one
+                in turn, since only a new stream tells which controller leads
+    """
 
     def __init__(self, endpoint: str, keepalive: Keepalive, trust: Trust | None = None) -> None:
         """Open nothing yet; raises InvalidSettings where the trust does not fit the endpoint."""
-        self._endpoint = endpoint
+        endpoints = [part.strip() for part in endpoint.split(",")]
+        self._endpoints = cycle(endpoints)
         self._trust = trust or Trust()
-        self._trust.require_fit(endpoint)
+        for one in endpoints:
+            self._trust.require_fit(one)
         self._options: Options = [
             ("grpc.keepalive_time_ms", int(1000 * keepalive.every_s)),
             ("grpc.keepalive_timeout_ms", int(1000 * keepalive.timeout_s)),
@@ -63,13 +70,14 @@ class GrpcChannel:
 
         Raises StreamLost where a file of keys cannot be read just now.
         """
+        endpoint = next(self._endpoints)
         try:
             token = self._trust.token()
-            channel = self._trust.channel(self._endpoint, self._options)
+            channel = self._trust.channel(endpoint, self._options)
         except InvalidSettings as wrong:
-            raise StreamLost(endpoint=self._endpoint, cause=str(wrong)) from wrong
+            raise StreamLost(endpoint=endpoint, cause=str(wrong)) from wrong
         metadata = ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
-        return GrpcStream(self._endpoint, channel, ring, metadata)
+        return GrpcStream(endpoint, channel, ring, metadata)
 
 
 class GrpcStream:

@@ -1,9 +1,22 @@
 """Where experts lie, as whoever moves them sees it."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Maps:
+    """What an engine goes by when it sends tokens and computes them."""
+
+    held: npt.NDArray[np.int64]
+    """[L, S] expert in each local slot."""
+    tables: npt.NDArray[np.int64]
+    """[L, E, J] dispatch table."""
 
 
 class ExpertMemory(Protocol):
@@ -24,6 +37,10 @@ class ExpertMemory(Protocol):
 
     def digest(self, tensors: Mapping[str, Tensor]) -> bytes:
         """Return 16 bytes that identify an expert by every byte of its tensors."""
+        ...
+
+    def maps(self) -> Maps:
+        """Copy what the engine goes by now; the step's thread may be writing it."""
         ...
 
 

@@ -6,7 +6,7 @@ waits for a rank that waits for it. An expert travels as the bytes of its tensor
 the order of their names, and then the 16-byte digest that the sender's book has for it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -25,7 +25,7 @@ from worker_agent.adapters.torch_calls import (
     isend,
     tensor_bytes,
 )
-from worker_agent.adapters.weights_thread import TransferFailed, WeightsThread
+from worker_agent.adapters.weights_thread import RESTAGE_ROW, TransferFailed, WeightsThread
 
 DIGEST_BYTES = 16
 
@@ -70,26 +70,44 @@ class TorchMover(WeightsThread):
 
     def move(self, order: Order, number: int) -> None:
         """Send and receive this rank's part of a round, and verify what came."""
+        rows = rows_of(order, self.layout, self.rank)
+        lines = lines_of(order, number)
+        self._carry(lines, rows, f"round {number} of epoch {order.epoch}")
+
+    def _bring(self, line: Line) -> bool:
+        """Send or receive one expert, and verify it where it came."""
+        self._carry(
+            [line],
+            {(line.layer, line.target): RESTAGE_ROW},
+            f"the second staging of expert {line.expert} of layer {line.layer}",
+        )
+        return self._ranks[line.target] == self.rank
+
+    def _carry(self, lines: Sequence[Line], rows: Mapping[tuple[int, int], int], what: str) -> None:
+        """Send and receive this rank's part of some transfers, and verify what came."""
         under_way = RoundUnderWay()
         try:
-            self._issue(order, number, under_way)
+            self._issue(lines, rows, under_way)
             for work in under_way.works:
                 work.wait()
         except RuntimeError as error:
             raise TransferFailed(
-                f"rank {self.rank} could not complete round {number} of epoch {order.epoch} "
-                f"({first_line(error)}); the wave is dropped, and no later one can move "
-                "over this group"
+                f"rank {self.rank} could not complete {what} ({first_line(error)}); the wave is "
+                "dropped, and no later one can move over this group"
             ) from error
         if under_way.faults:
             raise under_way.faults[0]
         for arrival in under_way.arrivals:
-            self.verify(arrival.row, tensor_bytes(arrival.digest))
+            self._verify(arrival.row, tensor_bytes(arrival.digest))
 
-    def _issue(self, order: Order, number: int, under_way: RoundUnderWay) -> None:
-        """Begin everything that concerns this rank; the same slice is walked on every rank."""
-        rows = rows_of(order, self.layout, self.rank)
-        for index, line in enumerate(lines_of(order, number)):
+    def _issue(
+        self,
+        lines: Sequence[Line],
+        rows: Mapping[tuple[int, int], int],
+        under_way: RoundUnderWay,
+    ) -> None:
+        """Begin everything that concerns this rank; the same lines are walked on every rank."""
+        for index, line in enumerate(lines):
             from_rank, to_rank = self._ranks[line.source], self._ranks[line.target]
             if from_rank == to_rank == self.rank:
                 self._copy(line, rows[line.layer, line.target], under_way)

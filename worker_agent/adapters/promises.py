@@ -14,9 +14,14 @@ __all__ = ["PromiseMover"]
 class PromiseMover(TorchMover):
     """Meets WeightsPort for one rank of a group."""
 
-    def verify(self, row: int, sent: bytes) -> None:
+    def _verify(self, row: int, sent: bytes) -> None:
         """Take the sender's word: nothing has come yet that it could be held against."""
         self._book.note_row(row, sent)
+
+    def _bring(self, line: Line) -> bool:
+        """Bring nothing: the engine moves experts itself, so the slot stays avoided."""
+        del line
+        return False
 
     def _copy(self, line: Line, row: int, under_way: RoundUnderWay) -> None:
         _, digest = self._take(line, under_way)

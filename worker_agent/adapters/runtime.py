@@ -21,7 +21,7 @@ from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
 from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, digest
 from moe_runtime.runtime import SlotLayout as RuntimeLayout
 from worker_agent.adapters.chunked_mover import DeviceLink
-from worker_agent.adapters.memory import DigestBook
+from worker_agent.adapters.memory import DigestBook, Maps
 from worker_agent.agent.checks import EngineFault, no_fault
 from worker_agent.ports.engine import Counters, StepTotals
 
@@ -81,6 +81,7 @@ class RuntimeMemory:
     """Meets ExpertMemory."""
 
     def __init__(self, runtime: Served) -> None:
+        self._runtime = runtime
         self._slots = runtime.slots
 
     def slot(self, layer: int, local_slot: int) -> Mapping[str, Tensor]:
@@ -94,6 +95,10 @@ class RuntimeMemory:
     def digest(self, tensors: Mapping[str, Tensor]) -> bytes:
         """Return 16 bytes that identify an expert."""
         return digest(tensors)
+
+    def maps(self) -> Maps:
+        """Copy what the engine goes by now."""
+        return Maps(self._runtime.held(), self._runtime.tables())
 
 
 class SlotsEngine(ABC):
@@ -128,6 +133,13 @@ class SlotsEngine(ABC):
         """Put a dispatch table in use: [L, E, J]."""
         for layer, rows in enumerate(table):
             self._runtime.set_table(layer, rows)
+
+    def restore(self, layer: int, local_slot: int, row: int) -> None:
+        """Copy what is staged in a row to a slot that holds, by name, the same expert."""
+        held = self._runtime.held()[layer]
+        installs = [Install(local_slot, row)]
+        self._runtime.install(layer, installs, held)
+        self._note(layer, installs, held)
 
     def counters(self) -> Counters:
         """Copy all load totals."""

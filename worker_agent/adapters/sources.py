@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from eplb_service.domain.detours import place_number
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
@@ -41,8 +42,16 @@ class SourceCorrupt(Exception):
         super().__init__(
             f"layer {line.layer}, local slot {local_slot} of rank {rank} does not hold expert "
             f"{line.expert} as it was put there: its digest is {found.hex()}; nothing that comes "
-            "from it is used, and no wave runs until the group restarts with good weights"
+            "from it is used, and the group halts"
         )
+
+
+def corrupt_slot(error: Exception, layout: SlotLayout) -> int:
+    """Return the number of the slot that an error names as corrupt; 0 where it names none."""
+    if not isinstance(error, SourceCorrupt):
+        return 0
+    line = error.line
+    return place_number(line.layer, line.source, num_slots=layout.num_slots)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

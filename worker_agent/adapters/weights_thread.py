@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import DropReason, WaveName
 from eplb_service.protocol.rank_state import Audited, RaiseHalt, RoundDone, RoundFailed
 from worker_agent.adapters.memory import DigestBook, ExpertMemory
-from worker_agent.adapters.slow_audit import SlowAudit
-from worker_agent.adapters.sources import SourceCorrupt
-from worker_agent.ports.weights import WeightsEvent
+from worker_agent.adapters.sources import Line, SourceCorrupt, corrupt_slot
+from worker_agent.adapters.watch import Watch
+from worker_agent.ports.weights import Restage, Restaged, WeightsEvent
 
 log = logging.getLogger(__name__)
 
+RESTAGE_ROW = 0
+"""Where an expert is staged again: no order is held then."""
 Job = Callable[[], WeightsEvent | None]
 
 
@@ -51,7 +54,7 @@ class WeightsThread(ABC):
         """Why nothing can be moved any more, once that is so."""
         self._audits: set[int] = set()
         """Halts whose audit waits its turn."""
-        self._slow_audit = SlowAudit(book)
+        self._watch = Watch(book, layout, rank)
         self._is_looking = False
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._ended: SimpleQueue[WeightsEvent] = SimpleQueue()
@@ -62,7 +65,7 @@ class WeightsThread(ABC):
 
         filled    (layer, local slot) of each slot that holds an expert
         """
-        self._jobs.put(lambda: self._take_stock(filled))
+        self._jobs.put(lambda: self._watch.take_stock(self.memory, filled))
         self._thread.start()
 
     def begin_round(self, order: Order, number: int) -> None:
@@ -75,11 +78,15 @@ class WeightsThread(ABC):
             self._audits.add(halt_number)
             self._jobs.put(lambda: self._audit(halt_number))
 
-    def begin_look(self, placement: Placement) -> None:
-        """Check one more slot; asked for again while it waits, it is made once."""
+    def begin_look(self, placement: Placement, table: IntArray) -> None:
+        """Check one more slot and map; asked for again while it waits, it is made once."""
         if not self._is_looking:
             self._is_looking = True
-            self._jobs.put(lambda: self._look(placement))
+            self._jobs.put(lambda: self._look(placement, table))
+
+    def begin_restage(self, restage: Restage) -> None:
+        """Bring an expert to a staging row of its slot's rank."""
+        self._jobs.put(lambda: self._restage(restage))
 
     def poll(self) -> WeightsEvent | None:
         """Return what has ended since, or None."""
@@ -107,7 +114,14 @@ class WeightsThread(ABC):
         everything that the round has this rank send and receive is over.
         """
 
-    def verify(self, row: int, sent: bytes) -> None:
+    @abstractmethod
+    def _bring(self, line: Line) -> bool:
+        """Carry one expert to staging row RESTAGE_ROW of its target's rank, and verify it there.
+
+        Returns whether that is this rank. Raises as `move` does.
+        """
+
+    def _verify(self, row: int, sent: bytes) -> None:
         """Compare a staging row with the sender's digest. Raises DigestMismatch."""
         found = self.memory.digest(self.memory.staging(row))
         if found != sent:
@@ -129,9 +143,8 @@ class WeightsThread(ABC):
 
     def _lose(self, error: Exception) -> str:
         """Remember why nothing can be moved any more, and return it."""
-        text = str(error) or repr(error)
-        self._lost = self._lost or text
-        return text
+        self._lost = self._lost or str(error) or repr(error)
+        return str(error) or repr(error)
 
     def _round(self, order: Order, number: int) -> WeightsEvent:
         wave = WaveName(order.epoch, order.digest)
@@ -140,9 +153,8 @@ class WeightsThread(ABC):
         except DigestMismatch as error:
             reason, text = DropReason.DIGEST_MISMATCH, str(error)
         except SourceCorrupt as error:
-            text = str(error)
-            self._ended.put(RoundFailed(wave, number, DropReason.DIGEST_MISMATCH, text))
-            return RaiseHalt(text)
+            self._ended.put(RoundFailed(wave, number, DropReason.DIGEST_MISMATCH, str(error)))
+            return RaiseHalt(str(error), corrupt_slot(error, self.layout))
         except Exception as error:  # whatever it was, the group must learn that this rank fails
             log.exception("round failed", extra={"epoch": order.epoch, "round": number})
             reason, text = DropReason.TRANSFER_FAILED, self._lose(error)
@@ -151,34 +163,26 @@ class WeightsThread(ABC):
             return RoundDone(wave, number)
         return RoundFailed(wave, number, reason, text)
 
-    def _take_stock(self, filled: Sequence[tuple[int, int]]) -> None:
-        for layer, local_slot in filled:
-            held = self.memory.digest(self.memory.slot(layer, local_slot))
-            self._book.note_slot(layer, local_slot, held)
-
-    def _look(self, placement: Placement) -> RaiseHalt | None:
+    def _look(self, placement: Placement, table: IntArray) -> WeightsEvent | None:
         try:
-            wrong = self._slow_audit.look(self.memory)
+            stale = self._watch.stale_map(self.memory, placement, table)
+            rotten = self._watch.rotten_slot(self.memory, placement)
         finally:
             self._is_looking = False
-        if wrong is None:
-            return None
-        layer, local_slot = wrong
-        expert = int(placement.phy2log[layer, self.layout.base(self.rank) + local_slot])
-        return RaiseHalt(
-            f"layer {layer}, local slot {local_slot} of rank {self.rank} does not hold expert "
-            f"{expert} as it was put there: its digest has changed"
-        )
+        if stale is not None:
+            self._ended.put(stale)
+        return rotten
+
+    def _restage(self, restage: Restage) -> WeightsEvent | None:
+        line = Line(restage.layer, restage.expert, restage.source, restage.target)
+        try:
+            is_mine = self._bring(line)
+        except (DigestMismatch, SourceCorrupt) as error:
+            return RaiseHalt(str(error), corrupt_slot(error, self.layout))
+        local_slot = restage.target - self.layout.base(self.rank)
+        return Restaged(restage.layer, local_slot, RESTAGE_ROW) if is_mine else None
 
     def _audit(self, halt_number: int) -> Audited:
         self._audits.discard(halt_number)
-        wrong = [
-            (layer, local_slot)
-            for (layer, local_slot), expected in self._book.slots().items()
-            if self.memory.digest(self.memory.slot(layer, local_slot)) != expected
-        ]
-        text = self._lost
-        if wrong:
-            where = f"slots {wrong[:10]} (layer, local slot)"
-            text = f"rank {self.rank}: {where} are not what was put there"
+        text = self._watch.wrong_slots(self.memory) or self._lost
         return Audited(halt_number, is_clean=not text, text=text)

@@ -21,18 +21,22 @@ from eplb_service.protocol.rank_state import (
     Discard,
     Effect,
     Event,
+    RaiseHalt,
     RankState,
+    RouteAround,
+    RouteBack,
     Say,
     Switch,
     ballot,
     status,
 )
 from worker_agent.applier.desk import Desk, Snapshot
+from worker_agent.applier.detours import Detours
 from worker_agent.ports.cuts import CutsPort
 from worker_agent.ports.engine import EnginePort
 from worker_agent.ports.failures import OutOfStep, SwitchFailed
 from worker_agent.ports.group import GroupPort
-from worker_agent.ports.weights import WeightsPort
+from worker_agent.ports.weights import Restaged, TableStale, WeightsPort
 
 LOOK_EVERY = 32
 """Steps between two slots that the slow audit reads: its cost is one digest in so many steps."""
@@ -72,6 +76,7 @@ class Applier:
         desk: Desk,
         *,
         agree_every: int,
+        serves_corrupt: bool = False,
     ) -> None:
         self._state = start.state
         self._placement = start.placement
@@ -80,6 +85,13 @@ class Applier:
         self._parts = parts
         self._desk = desk
         self._agree_every = agree_every
+        self._detours = Detours(
+            parts.engine,
+            parts.weights,
+            start.table,
+            rank=parts.group.rank,
+            serves_corrupt=serves_corrupt,
+        )
         self._words: list[Word] = []
         self._publish()
 
@@ -94,7 +106,7 @@ class Applier:
         if step % self._agree_every == 0:
             self._agree(step)
         if step % LOOK_EVERY == 0:
-            self._parts.weights.begin_look(self._placement)
+            self._parts.weights.begin_look(self._placement, self._detours.used)
         self._parts.cuts.at_step(step, self._state.served, self._placement)
         if self._state is not before:
             self._publish()
@@ -112,7 +124,14 @@ class Applier:
 
     def _take_finished(self) -> None:
         while (event := self._parts.weights.poll()) is not None:
-            self._feed(event)
+            match event:
+                case Restaged():
+                    self._detours.restore(event)
+                case TableStale(text):
+                    self._detours.use_again()
+                    self._feed(RaiseHalt(text))
+                case _:
+                    self._feed(event)
 
     def _agree(self, step: int) -> None:
         """Cast the ballot and obey the result; nothing else is fed in between."""
@@ -139,12 +158,16 @@ class Applier:
                 self._switch(effect, before)
             case ApplyShares(name, shares):
                 try:
-                    parts.engine.apply_table(shares.table_of(0))
+                    self._detours.order(shares.table_of(0))
                 except Exception as error:
                     what = f"share revision {name.revision} of epoch {name.epoch}"
                     raise self._failed(what, error) from error
             case Audit(halt_number):
                 parts.weights.begin_audit(halt_number)
+            case RouteAround(slots):
+                self._detours.take(slots, self._placement)
+            case RouteBack():
+                self._detours.back()
             case Discard():
                 pass  # the next order numbers the staging rows anew; nothing is kept of this one
 
@@ -155,8 +178,11 @@ class Applier:
             after = order.content.apply(self._placement)
             self._parts.engine.switch(order)
             self._first_table[order.content.layers] = order.dispatch
+            table = self._first_table.copy()
             if before.served.revision:
-                self._parts.engine.apply_table(self._first_table)
+                self._detours.order(table)
+            else:
+                self._detours.ordered(table)
         except Exception as error:
             raise self._failed(f"epoch {order.epoch}", error) from error
         self._placement = after

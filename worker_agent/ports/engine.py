@@ -89,6 +89,10 @@ class EnginePort(Protocol):
         """Put a dispatch table in use: [L, E, J]."""
         ...
 
+    def restore(self, layer: int, local_slot: int, row: int) -> None:
+        """Copy what is staged in a row to a slot that holds, by name, the same expert."""
+        ...
+
     def counters(self) -> Counters:
         """Copy all load totals."""
         ...

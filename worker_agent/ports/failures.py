@@ -4,6 +4,7 @@
       OutOfStep        the group's ranks agreed before different steps
       GroupLost        the agreement did not complete: a peer is gone or late
       SwitchFailed     an agreed switch of slots or tables could not be finished
+      ExpertCorrupt    an expert's only slot does not hold it any more
 
 They derive from BaseException, so that an engine loop that goes on after an
 Exception cannot go on after these: a rank that cannot do what its group agreed
@@ -56,4 +57,18 @@ class SwitchFailed(RankMustEnd):
         super().__init__(
             f"rank {rank} could not put {what} in use ({cause}), although its group agreed to; "
             "the other ranks serve it already, so this rank ends before its next forward"
+        )
+
+
+class ExpertCorrupt(RankMustEnd):
+    """An expert's only slot does not hold it any more, and the setting on_corruption says fail."""
+
+    code = "expert_corrupt"
+
+    def __init__(self, *, rank: int, layer: int, slot: int, expert: int, of_rank: int) -> None:
+        self.rank, self.layer, self.slot, self.expert = rank, layer, slot, expert
+        super().__init__(
+            f"rank {rank} ends with its group: layer {layer}, slot {slot} of rank {of_rank} does "
+            f"not hold expert {expert} any more, and no other replica is good; on_corruption is "
+            "fail, so the group restarts and loads good weights"
         )

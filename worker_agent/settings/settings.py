@@ -58,7 +58,7 @@ class PaceSettings(BaseModel, frozen=True, extra="forbid"):
     """A stream on which no Welcome came is given up."""
     first_backoff_s: PositiveFloat = 0.2
     max_backoff_s: PositiveFloat = 10.0
-    keepalive_s: Annotated[float, Field(ge=10)] = 30.0
+    keepalive_s: Annotated[float, Field(ge=1)] = 30.0
     """Between two pings of a silent connection; the server refuses more frequent ones."""
     keepalive_timeout_s: PositiveFloat = 10.0
 
@@ -101,7 +101,7 @@ class AgentSettings(BaseSettings):
     )
 
     endpoint: Word
-    """host:port of the controller."""
+    """host:port of the controller; several with commas between them where others stand by."""
     tls: TlsSettings = TlsSettings()
     token_file: str = ""
     """File that holds this rank's bearer token and nothing else; read at every connection."""
@@ -116,6 +116,9 @@ class AgentSettings(BaseSettings):
     """The model's own number of each MoE layer; empty: 0, 1, 2 and so on."""
     agree_every: PositiveInt = 4
     """Steps from one agreement to the next; the same on all ranks, and known to the controller."""
+    on_corruption: Literal["fail", "serve"] = "fail"
+    """What the group does where an expert's only slot does not hold it any more: end, so that it
+    restarts with good weights, or serve on; the same on all ranks."""
     wait_for_welcome_s: NonNegativeFloat = 2.0
     """How long a start waits to be told a placement; without one the initial one is served."""
     group_timeout_s: PositiveFloat = 600.0

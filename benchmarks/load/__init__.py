@@ -1,0 +1,1 @@
+"""One controller under the load of many ranks: `make load`."""
