@@ -149,21 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, default=Path("build/bench-placement.json"), help="file of all rows"
     )
     parser.add_argument("--plot", type=Path, help="file of an SVG of balance against moves")
-    parser.add_argument(
-        "--first-plan",
-        dest="instead",
-        action="store_const",
-        const="first-plan",
-        help="run no windows: print what a fresh process takes for its first plan",
-    )
-    parser.add_argument(
-        "--advise",
-        dest="instead",
-        action="store_const",
-        const="advise",
-        default="",
-        help="run no policy: print what further slots buy, connected for window 0, in all others",
-    )
+    _add_instead(parser)
     parser.add_argument(
         "--peer",
         action="append",
@@ -173,6 +159,23 @@ def _parser() -> argparse.ArgumentParser:
         "vllm-ascend=PATH, vllm, sglang; may be repeated",
     )
     return parser
+
+
+def _add_instead(parser: argparse.ArgumentParser) -> None:
+    """Add what may be done in the place of a run."""
+    others = {
+        "advise": "print what further slots buy, connected for window 0, in all others",
+        "first-plan": "print what a fresh process takes for its first plan",
+    }
+    for name, about in others.items():
+        parser.add_argument(
+            f"--{name}",
+            dest="instead",
+            action="store_const",
+            const=name,
+            default="",
+            help=f"run no policy over windows: {about}",
+        )
 
 
 def _list(kind: Callable[[str], str] | Callable[[str], int]) -> Callable[[str], tuple[object, ...]]:
