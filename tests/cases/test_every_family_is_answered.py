@@ -140,6 +140,13 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F30 layer numbering": (
         "tests/cases/test_map_cases.py::test_f30_all_numberings_of_layers_give_the_same_placement",
     ),
+    "F31 draft models": (
+        "tests/vllm/test_drafting.py::test_a_draft_model_is_balanced_apart_from_its_target",
+    ),
+    "F33 rank numbering": (
+        "tests/agent/test_moving_in_a_group.py::"
+        "test_an_order_between_local_ranks_is_carried_out_between_those_of_the_group",
+    ),
     "F34 every tensor of an expert travels": (
         "tests/runtime/test_formats_move.py::"
         "test_f34_every_tensor_of_every_format_moves_and_outputs_stay",
@@ -163,8 +170,12 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_who_has_a_choice_goes_around_ranks_that_others_depend_on",
     ),
     "F39 replica slots have weights": (
+        "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
         "tests/runtime/test_placement_never_matters.py::"
         "test_any_placement_gives_the_reference_output",
+    ),
+    "F40 other weights after a rebalance": (
+        "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
     ),
     "F43 padding slots": (
         "tests/cases/test_load_cases.py::"
@@ -238,6 +249,12 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F58 long-lived streams": (
         "tests/server/test_server_life.py::test_f58_pings_within_the_limit_keep_an_idle_stream",
     ),
+    "F62 healthy while experts move": (
+        "tests/vllm/test_server.py::test_every_request_is_answered_as_vllm_alone_answers_it",
+    ),
+    "F63 what is not supported is said early": (
+        "tests/vllm/test_declining.py::test_a_model_without_experts_is_refused_before_it_is_loaded",
+    ),
     "F64 the same plan every time": (
         "tests/cases/test_planning_cases.py::test_f64_equal_heat_gives_equal_plans",
         "tests/policies/test_conformance.py::test_processes_with_other_hash_seeds_draw_the_same",
@@ -262,7 +279,6 @@ TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
     "F18 the failure names its peer, and no retry goes toward it": TRUST,
     "F30 maps of other engines": OPERATION,
-    "F39 loading checkpoints into replica slots of vLLM": "Inside real vLLM",
     "F55 seconds that a plan will take, by layer": OPERATION,
     "F57 head of a Ray cluster lost": TRUST,
     "F58 a proxy between agent and controller": TRUST,
@@ -270,8 +286,8 @@ ELSEWHERE: dict[str, str] = {
 """What of a family needs another issue's work, with that issue's subject."""
 
 FAMILIES = (
-    *(*range(1, 31), *range(34, 37), 38, 39, *range(43, 49), *range(50, 59), 68),
-    *(64, 65, 70, 71),
+    *(*range(1, 32), *range(33, 37), *range(38, 41), *range(43, 49), *range(50, 59)),
+    *(*range(62, 66), 68, 70, 71),
 )
 
 
