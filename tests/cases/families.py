@@ -131,6 +131,13 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/cli/test_map_formats.py::"
         "test_f30_however_layers_are_numbered_the_placement_is_the_same",
     ),
+    "F31 draft models": (
+        "tests/vllm/test_drafting.py::test_a_draft_model_is_balanced_apart_from_its_target",
+    ),
+    "F33 rank numbering": (
+        "tests/agent/test_moving_in_a_group.py::"
+        "test_an_order_between_local_ranks_is_carried_out_between_those_of_the_group",
+    ),
     "F34 every tensor of an expert travels": (
         "tests/runtime/test_formats_move.py::"
         "test_f34_every_tensor_of_every_format_moves_and_outputs_stay",
@@ -154,8 +161,12 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_who_has_a_choice_goes_around_ranks_that_others_depend_on",
     ),
     "F39 replica slots have weights": (
+        "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
         "tests/runtime/test_placement_never_matters.py::"
         "test_any_placement_gives_the_reference_output",
+    ),
+    "F40 other weights after a rebalance": (
+        "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
     ),
     "F43 padding slots": (
         "tests/cases/test_load_cases.py::"
@@ -241,6 +252,9 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F62 health while moving": (
         "tests/cases/test_operation_cases.py::"
         "test_f62_health_is_serving_before_while_and_after_experts_move",
+    ),
+    "F63 what is not supported is said early": (
+        "tests/vllm/test_declining.py::test_a_model_without_experts_is_refused_before_it_is_loaded",
     ),
     "F64 the same plan every time": (
         "tests/cases/test_planning_cases.py::test_f64_equal_heat_gives_equal_plans",

@@ -17,7 +17,6 @@ OPERATION = "For the people who run it: deploy, see, decide, act"
 TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
     "F18 the failure names its peer, and no retry goes toward it": TRUST,
-    "F39 loading checkpoints into replica slots of vLLM": "Inside real vLLM",
     "F55 seconds that a plan will take, by layer": OPERATION,
     "F57 head of a Ray cluster lost": TRUST,
     "F58 a proxy between agent and controller": TRUST,
@@ -25,8 +24,8 @@ ELSEWHERE: dict[str, str] = {
 """What of a family needs another issue's work, with that issue's subject."""
 
 FAMILIES = (
-    *(*range(1, 31), *range(34, 37), 38, 39, *range(43, 59), 68),
-    *(61, 62, 64, 65, 69, 70, 71),
+    *(*range(1, 32), *range(33, 37), *range(38, 41), *range(43, 59), 68),
+    *(*range(61, 66), 69, 70, 71),
 )
 
 
