@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases.trusted import TRUSTED
+
 ROOT = Path(__file__).resolve().parents[2]
 
 ASSERTED: dict[str, tuple[str, ...]] = {
@@ -252,9 +254,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/cases/test_planning_cases.py::test_f71_a_plan_pays_back_after_so_many_steps",
         "tests/cli/test_analyze.py::test_f71_all_five_numbers_are_said",
     ),
-    "F68 the table is applied once": (
-        "tests/cases/test_exchange_cases.py::test_f68_the_table_is_applied_once",
-    ),
+    **TRUSTED,
 }
 
 OPERATION = "For the people who run it: deploy, see, decide, act"
@@ -264,13 +264,14 @@ ELSEWHERE: dict[str, str] = {
     "F30 maps of other engines": OPERATION,
     "F39 loading checkpoints into replica slots of vLLM": "Inside real vLLM",
     "F55 seconds that a plan will take, by layer": OPERATION,
+    "F42 the engine serves on without the rank": TRUST,
     "F57 head of a Ray cluster lost": TRUST,
     "F58 a proxy between agent and controller": TRUST,
 }
 """What of a family needs another issue's work, with that issue's subject."""
 
 FAMILIES = (
-    *(*range(1, 31), *range(34, 37), 38, 39, *range(43, 49), *range(50, 59), 68),
+    *(*range(1, 31), *range(34, 40), 41, 42, *range(43, 49), *range(50, 60), 66, 68),
     *(64, 65, 70, 71),
 )
 
