@@ -30,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm test-cluster demo-vllm bench-vllm \
-        bench-placement fuzz gen cli-docs proto-baseline clean chart-tools grafana-packages chart-schema deps-kube test-kube
+        bench-placement fuzz gen cli-docs proto-baseline clean api-docs chart-tools grafana-packages chart-schema deps-kube test-kube
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
@@ -59,6 +59,7 @@ help:
 	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
 	@echo "                     the first run builds the server, ten minutes)"
 	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
+	@echo "make api-docs        write docs/api.md from docstrings and proto comments"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
 
@@ -302,6 +303,9 @@ gen: $(GEN)/.up-to-date
 
 cli-docs: $(STAMP)
 	$(PY) -m eplb_service.cli.manual >docs/cli.md
+
+api-docs: $(STAMP)
+	$(PY) -m tests.docs.reference
 
 proto-baseline: $(STAMP)
 	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb

@@ -13,6 +13,7 @@ from benchmarks.figures import Figure, broken, table, write
 from benchmarks.forward import measure as forward
 from benchmarks.ingest import measure as ingest
 from benchmarks.layer import measure as layer
+from benchmarks.page import measure as page
 from benchmarks.planner import measure as planner
 
 __all__ = ["main"]
@@ -22,6 +23,7 @@ MEASUREMENTS: Mapping[str, Callable[[], list[Figure]]] = {
     "ingest": ingest.measure,
     "forward": forward.measure,
     "layer": layer.measure,
+    "page": page.measure,
 }
 
 

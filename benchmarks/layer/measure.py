@@ -3,8 +3,8 @@
 Axes    T tokens   E experts   Z latent width   I expert width
 
 Every figure with a limit is a ratio to something timed in turn with it, in the same run. All of
-it is on one thread: a layer is hundreds of small products, and where a second thread must wait
-for a core that something else has, each of them waits too.
+it is on one thread, by that thread's own time: a layer is hundreds of small products, and where a
+second thread must wait for a core that something else has, each of them waits too.
 """
 
 import time
@@ -187,6 +187,7 @@ def _in_turn(
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
+    """Return the processor's seconds: all is on this thread, and others only take its turns."""
+    started = time.thread_time()
     work()
-    return time.perf_counter() - started
+    return time.thread_time() - started

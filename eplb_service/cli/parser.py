@@ -17,7 +17,12 @@ from eplb_service.cli.options import (
     small_number,
     whole_number,
 )
-from eplb_service.cli.parser_files import add_completion, add_contexts, add_files
+from eplb_service.cli.parser_files import (
+    add_audit,
+    add_completion,
+    add_contexts,
+    add_files,
+)
 from eplb_service.cli.parser_offline import add_offline
 
 ABOUT = """\
@@ -64,6 +69,7 @@ def build_command_line() -> CommandLine:
     add_files(add)
     add_offline(add)
     _add_config(add)
+    add_audit(add)
     add_contexts(add)
     add_completion(add, build_parser)
     return CommandLine(parser, tuple(verbs))

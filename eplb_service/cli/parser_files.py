@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
-from eplb_service.cli import acts, completing, context_verbs, maps, reads
+from eplb_service.cli import acts, audit, completing, context_verbs, maps, reads
 from eplb_service.cli.adder import Adder, offer_wait
 from eplb_service.cli.map_formats import MapFormat
 from eplb_service.cli.options import small_number, whole_number
@@ -106,6 +106,30 @@ def add_contexts(add: Adder) -> None:
         parser.add_argument("name", metavar="NAME")
     for parser in (listed, put, use, delete):
         parser.set_defaults(needs_controller=False)
+
+
+def add_audit(add: Adder) -> None:
+    """Add the verb that shows what operators did."""
+    shown = add(
+        "audit",
+        audit.audit,
+        "show who changed what, newest first, or check that nothing of it was tampered with",
+        "eplbctl audit verify",
+    )
+    shown.add_argument(
+        "action",
+        nargs="?",
+        choices=(audit.LIST, audit.VERIFY),
+        default=audit.LIST,
+        metavar="ACTION",
+        help="list (default), or verify: check the chain of digests",
+    )
+    shown.add_argument(
+        "--limit", type=small_number, default=20, metavar="N", help="most entries (default: 20)"
+    )
+    shown.add_argument(
+        "--head", type=audit.head, metavar="HEAD", help="with verify: a head that was noted before"
+    )
 
 
 def add_completion(add: Adder, parser: Callable[[], ArgumentParser]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from eplb_service.controller.auditing import AuditedActs, Auditor
 from eplb_service.controller.leading import Leading
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
@@ -59,15 +60,22 @@ class Service:
         tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings), leading)
         self._controller = Controller(tools, archive=self._store, runner=runner)
         controller = self._controller
+        auditor = Auditor(self._store, tools.clock)
         self._server = ControllerServer(
-            Desks(controller.ranks, controller.operators, controller.acts, controller.operators),
+            Desks(
+                controller.ranks,
+                controller.operators,
+                AuditedActs(controller.acts, auditor),
+                controller.operators,
+                self._store,
+            ),
             self._recorder,
             ServerOptions(
                 host=settings.server.host,
                 port=settings.server.port,
                 has_reflection=has_reflection(settings),
             ),
-            locks_of(settings.security),
+            locks_of(settings.security, auditor.refused),
         )
 
     async def run(self, on_ready: Callable[[Addresses], None]) -> None:

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 from eplb_service.server.doorman import Doorman
+from eplb_service.server.gate import Note
 from eplb_service.server.serving import Locks
 from eplb_service.server.tls import ServerFiles, server_credentials
 from eplb_service.server.tokens import TokenBook
@@ -12,8 +13,11 @@ from eplb_service.settings.tree import SecuritySettings
 log = logging.getLogger(__name__)
 
 
-def locks_of(security: SecuritySettings) -> Locks:
-    """Read keys and tokens; raises InvalidSettings where they make no sense."""
+def locks_of(security: SecuritySettings, note: Note) -> Locks:
+    """Read keys and tokens; raises InvalidSettings where they make no sense.
+
+    note    keeps a record of refusals
+    """
     tokens = TokenBook(Path(security.tokens)) if security.tokens else None
     is_asked = tokens is not None or bool(security.client_ca)
     if not is_asked:
@@ -24,4 +28,4 @@ def locks_of(security: SecuritySettings) -> Locks:
         credentials = server_credentials(
             ServerFiles(Path(security.certificate), Path(security.key), client_ca)
         )
-    return Locks(credentials=credentials, doorman=Doorman(tokens) if is_asked else None)
+    return Locks(credentials=credentials, doorman=Doorman(tokens) if is_asked else None, note=note)

@@ -13,7 +13,8 @@ import numpy as np
 from eplb_service.domain.errors import InvalidSettings, InvalidTable
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.shares import Ownership, Shares, even_shares, num_rows
+from eplb_service.domain.shares import Ownership, Shares, num_rows
+from eplb_service.policies.kernels.library import Numbers, whole_sources
 from eplb_service.policies.replicas import (
     IndexArray,
     Replicas,
@@ -21,8 +22,7 @@ from eplb_service.policies.replicas import (
     require_heat,
     summed,
 )
-from eplb_service.policies.rounding import Rounding, rounded
-from eplb_service.policies.split import exact_split
+from eplb_service.policies.split import begins, exact_split, routed_rows
 
 LOCALITY_PRICE = 0.02
 """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
@@ -52,20 +52,15 @@ def shares_by_source(
         )
     if not 0 <= price < np.inf:
         raise InvalidSettings(f"a price of {price} for locality; expected 0 or more, and finite")
-    for own in by_source:
-        require_heat(own, placement)
-    split = exact_split(by_source.sum(axis=0), placement)
-    replicas = replicas_of(placement)
-    shares = even_shares(placement, Ownership.OWN)
-    if not replicas.starts.size:
-        return shares
-    task, slots = _task(by_source, replicas, split, _node_numbers(nodes, num_ranks), price)
-    tables = shares.tables.copy()
-    picks = np.take_along_axis(slots, rounded(task), axis=1)
-    layers, experts = replicas.layers[replicas.starts], replicas.experts[replicas.starts]
-    busy = by_source.sum(axis=0)[layers, experts] > 0
-    tables[:, layers[busy], experts[busy], 0] = picks[busy].T
-    return Shares(tables, Ownership.OWN)
+    heat = by_source.sum(axis=0)
+    require_heat(heat, placement)
+    if by_source.min(initial=0.0) < 0:
+        for own in by_source:
+            require_heat(own, placement)
+    placed = routed_rows(placement), begins(placement.layout)
+    split = exact_split(heat, placement)
+    picks = whole_sources(placed, by_source, split, _node_numbers(nodes, num_ranks), price)
+    return Shares(picks[..., None], Ownership.OWN)
 
 
 def shares_by_row(heat: FloatArray, placement: Placement, *, rows: int | None = None) -> Shares:
@@ -108,35 +103,12 @@ def load_under(shares: Shares, by_source: FloatArray, placement: Placement) -> F
     return load.reshape(num_layers, num_ranks)
 
 
-def _node_numbers(nodes: Sequence[str], num_ranks: int) -> IndexArray:
+def _node_numbers(nodes: Sequence[str], num_ranks: int) -> Numbers:
     """[N] number of each rank's node; a node of its own where nodes are not known."""
     if nodes and len(nodes) != num_ranks:
         raise InvalidTable(f"{len(nodes)} nodes named; expected {num_ranks}, one per rank")
     known = {node: number for number, node in enumerate(sorted(set(nodes)))}
-    return np.array([known[n] for n in nodes] if nodes else range(num_ranks), dtype=np.intp)
-
-
-def _task(
-    by_source: FloatArray,
-    replicas: Replicas,
-    split: FloatArray,
-    nodes: IndexArray,
-    price: float,
-) -> tuple[Rounding, IndexArray]:
-    """What is to be partitioned, and the slot [B, C] of each replica."""
-    counts, first = replicas.counts(), replicas.starts
-    nth = np.arange(len(replicas.groups)) - first[replicas.groups]
-    shape = len(first), int(counts.max())
-    hosts, slots = np.full(shape, -1, dtype=np.intp), np.full(shape, -1, dtype=np.intp)
-    hosts[replicas.groups, nth] = replicas.ranks
-    slots[replicas.groups, nth] = replicas.slots
-    layers, experts = replicas.layers[first], replicas.experts[first]
-    mean = by_source.sum(axis=(0, 2)) / len(by_source)
-    tokens = by_source[:, layers, experts].T / np.where(mean > 0, mean, 1.0)[layers][:, None]
-    sizes = np.full(shape, -np.inf)
-    part = split[replicas.layers, replicas.slots]
-    sizes[replicas.groups, nth] = part * tokens.sum(axis=1)[replicas.groups]
-    return Rounding(tokens, hosts, sizes, nodes, price), slots
+    return np.array([known[n] for n in nodes] if nodes else range(num_ranks), dtype=np.int64)
 
 
 def _granted(exact: FloatArray, replicas: Replicas, rows: int) -> IndexArray:

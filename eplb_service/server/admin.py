@@ -9,8 +9,10 @@ from eplb.v1 import admin_pb2 as pb
 from eplb.v1 import admin_pb2_grpc
 from google.protobuf.message import Message
 
+from eplb_service.controller.auditing import AuditBook
 from eplb_service.controller.desk import ActDesk, ActRequest, DrainDesk, OperatorDesk, RunDesk
 from eplb_service.domain.errors import InvalidRequest
+from eplb_service.server.admin_wire.audit import encode_audit
 from eplb_service.server.admin_wire.plans import (
     encode_answer,
     encode_history,
@@ -204,10 +206,32 @@ class DrainService(admin_pb2_grpc.AdminServiceServicer):
             return pb.UndrainResponse(answer=encode_answer(view))
 
 
-class AdminService(ReadService, ActService, DrainService):
+class AuditService(admin_pb2_grpc.AdminServiceServicer):
+    """What operators did."""
+
+    def __init__(self, book: AuditBook | None) -> None:
+        self._book = book
+
+    async def Audit(self, request: pb.AuditRequest, context: Context) -> pb.AuditResponse:
+        """Entries, newest first."""
+        async with Answering(context):
+            if self._book is None:
+                raise InvalidRequest("this controller keeps no audit")
+            below, limit = natural(request.below, "below"), decode_limit(request.limit)
+            return encode_audit(await self._book.audited(below, limit))
+
+
+class AdminService(ReadService, ActService, DrainService, AuditService):
     """All verbs of operators."""
 
-    def __init__(self, operators: OperatorDesk, acts: ActDesk, runs: RunDesk) -> None:
+    def __init__(
+        self,
+        operators: OperatorDesk,
+        acts: ActDesk,
+        runs: RunDesk,
+        audit: AuditBook | None = None,
+    ) -> None:
         ReadService.__init__(self, operators, runs)
         ActService.__init__(self, acts)
         DrainService.__init__(self, acts)
+        AuditService.__init__(self, audit)

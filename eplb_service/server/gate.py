@@ -25,7 +25,9 @@ from eplb_service.server.limits import CallLimiter, Limits, StreamMeter
 log = logging.getLogger(__name__)
 
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-READS = frozenset({"Status", "Heat", "Plan", "Explain", "History", "Export", "GetConfig", "GetRun"})
+READS = frozenset(
+    {"Status", "Heat", "Plan", "Explain", "History", "Export", "GetConfig", "GetRun", "Audit"}
+)
 """Methods that change nothing; every other needs an operator."""
 WITH_FILES = frozenset({"Import"})
 CONNECT = "/eplb.v1.AgentService/Connect"

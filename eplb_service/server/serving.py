@@ -9,6 +9,7 @@ import grpc.aio
 from eplb.v1 import admin_pb2, admin_pb2_grpc, agent_pb2, agent_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from eplb_service.controller.auditing import AuditBook
 from eplb_service.controller.desk import ActDesk, OperatorDesk, RankDesk, RunDesk
 from eplb_service.controller.ports import Recorder
 from eplb_service.domain.errors import BindFailed
@@ -35,6 +36,8 @@ class Desks:
     operators: OperatorDesk
     acts: ActDesk
     runs: RunDesk
+    audit: AuditBook | None = None
+    """None: what operators did is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class ControllerServer:
             outbox_limit=options.outbox_limit,
             hello_timeout_s=options.hello_timeout_s,
         )
-        self._operators = AdminService(desks.operators, desks.acts, desks.runs)
+        self._operators = AdminService(desks.operators, desks.acts, desks.runs, desks.audit)
         self._health = Health(SERVICES)
         self._server: grpc.aio.Server | None = None
 

@@ -15,8 +15,10 @@ from eplb_service.controller.records import (
     Recovered,
     SettingsNote,
 )
+from eplb_service.domain.audit import AuditEntry, Happened
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
+from eplb_service.store.audits import AuditChain
 from eplb_service.store.judge import (
     HISTORY_KEPT,
     SETTLED_KEPT,
@@ -95,6 +97,11 @@ class MemoryArchive:
 
     def __init__(self) -> None:
         self._shelves: dict[str, _Shelf] = {}
+        self._chain = AuditChain()
+
+    async def audited(self, below: int, limit: int) -> tuple[AuditEntry, ...]:
+        """Entries of the audit below a number (0: all), the newest first."""
+        return self._chain.newest(below, limit)
 
     async def history(self, deployment: str, limit: int) -> tuple[HistoryEntry, ...]:
         """Newest first."""
@@ -117,6 +124,14 @@ class MemoryArchive:
         """Forget nothing: a closed memory store may be looked at."""
 
 
+class MemoryBook(MemoryArchive):
+    """The read side, and the audit, which every controller writes."""
+
+    async def audit(self, happened: Happened) -> AuditEntry:
+        """Add an entry to the audit."""
+        return self._chain.add(happened)
+
+
 class MemoryBeats:
     """The leader's signs of life."""
 
@@ -133,7 +148,7 @@ class MemoryBeats:
         return self.last
 
 
-class MemoryStore(MemoryArchive):
+class MemoryStore(MemoryBook):
     """Both sides; every controller that shares the object shares the store."""
 
     def __init__(self) -> None:

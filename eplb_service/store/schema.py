@@ -11,7 +11,7 @@ from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
-VERSION = 3
+VERSION = 4
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
@@ -52,10 +52,12 @@ CREATE TABLE history (
     text TEXT NOT NULL
 );
 CREATE INDEX history_by_deployment ON history (deployment, number);
+CREATE TABLE audit (number INTEGER PRIMARY KEY, body TEXT NOT NULL);
 """
 UPGRADES = {
     1: "ALTER TABLE deployments ADD COLUMN drained TEXT NOT NULL DEFAULT '[]'",
     2: "ALTER TABLE fence ADD COLUMN beats INTEGER NOT NULL DEFAULT 0",
+    3: "CREATE TABLE audit (number INTEGER PRIMARY KEY, body TEXT NOT NULL)",
 }
 """By version of the tables: what makes them those of the next one."""
 
@@ -93,6 +95,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:
+    """Make the tables, or lead those of an earlier release on; all steps or none."""
     connection.execute("BEGIN IMMEDIATE")
     version = _version(connection, path)
     if version != VERSION:  # another process may have been faster

@@ -22,9 +22,10 @@ from eplb_service.controller.records import (
     Recovered,
     SettingsNote,
 )
+from eplb_service.domain.audit import AuditEntry, Happened
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.wave_state import WavePhase
-from eplb_service.store import rows
+from eplb_service.store import audits, rows
 from eplb_service.store.judge import (
     is_progress,
     is_spent_again,
@@ -72,10 +73,32 @@ class SqliteArchive:
         )
         return found.record if found else None
 
+    async def audited(self, below: int, limit: int) -> tuple[AuditEntry, ...]:
+        """Entries of the audit below a number (0: all), the newest first."""
+        return await self._reads.run(
+            "read the audit", lambda file: audits.newest_rows(file, below, limit)
+        )
+
     def close(self) -> None:
         """End the threads and close the file."""
         for lane in self._lanes:
             lane.close()
+
+
+class SqliteBook(SqliteArchive):
+    """The read side, and the audit, which every controller writes."""
+
+    def __init__(self, path: Path, *, deadline_s: float = 5.0) -> None:
+        super().__init__(path, deadline_s=deadline_s)
+        opened = partial(connect, path)
+        self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
+        self._lanes.append(self._writes)
+
+    async def audit(self, happened: Happened) -> AuditEntry:
+        """Add an entry to the audit; whoever leads, since it also tells who was refused."""
+        return await self._writes.run(
+            "write the audit", lambda file: audits.add_row(file, happened)
+        )
 
 
 class SqliteBeats:
@@ -99,14 +122,11 @@ class SqliteBeats:
         return await self._reads.run("look for a leader", rows.pulse)
 
 
-class SqliteStore(SqliteArchive):
+class SqliteStore(SqliteBook):
     """Both sides of a file; opened by the first call, and opened again after a failure."""
 
     def __init__(self, path: Path, *, deadline_s: float = 5.0) -> None:
         super().__init__(path, deadline_s=deadline_s)
-        opened = partial(connect, path)
-        self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
-        self._lanes.append(self._writes)
         self.beats = SqliteBeats(self._reads, self._write)
 
     async def acquire(self, after: Generation | None = None) -> Generation:

@@ -29,7 +29,7 @@ from moe_runtime.contracts.linears import (
 from moe_runtime.contracts.rows import Fp8Rows, Int8Rows, Mx4Rows, Mx8Rows, PlainRows, Rows
 from moe_runtime.contracts.torch_calls import to_ints
 
-__all__ = ["grouped_linear", "slot_matrix"]
+__all__ = ["grouped_linear", "output_width", "slot_matrix"]
 
 _WIDE = torch.float64
 
@@ -39,7 +39,7 @@ def grouped_linear(rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
 
     Raises UnreadableRows.
     """
-    num_rows, width = rows.parts()[0].shape[0], _output_width(linear)
+    num_rows, width = rows.parts()[0].shape[0], output_width(linear)
     out_MB = torch.empty((num_rows, width), dtype=rows.dtype)
     if not _is_paired(rows, linear):
         raise UnreadableRows(
@@ -113,7 +113,8 @@ def _by_group(scales_GB: Tensor, width: int) -> Tensor:
     return scales_GB.to(_WIDE).repeat_interleave(width // scales_GB.shape[0], dim=0)
 
 
-def _output_width(linear: Linear) -> int:
+def output_width(linear: Linear) -> int:
+    """Return B."""
     match linear:
         case Int4Linear(w_SAW) | Int4A16Linear(w_SAW):
             return 8 * w_SAW.shape[2]

@@ -11,7 +11,7 @@ from torch import Tensor
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.npu_errors import NpuKernelMissing
-from moe_runtime.contracts.rows import Int8Rows, PlainRows, Rows
+from moe_runtime.contracts.rows import AdaptedRows, Int8Rows, PlainRows, Rows
 
 __all__ = ["Expanded", "expand"]
 
@@ -35,6 +35,8 @@ def expand(door: NpuDoor, rows: Rows, groups_TK: Tensor, num_groups: int) -> Exp
     Raises NpuKernelMissing.
     """
     match rows:
+        case AdaptedRows():
+            raise NpuKernelMissing("rows with adapters", reason="not built")
         case PlainRows(x_TZ):
             scale = None
         case Int8Rows(x_TZ, scale):

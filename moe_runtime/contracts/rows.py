@@ -21,6 +21,7 @@ from torch import Tensor
 __all__ = [
     "AS_IS",
     "BLOCK",
+    "AdaptedRows",
     "AsIs",
     "Fp8Rows",
     "Int8Rows",
@@ -59,7 +60,7 @@ class PlainRows:
         """The model's dtype."""
         return self.x_MZ.dtype
 
-    def parts(self) -> tuple[Tensor]:
+    def parts(self) -> tuple[Tensor, ...]:
         """Return the tensors that travel."""
         return (self.x_MZ,)
 
@@ -67,6 +68,23 @@ class PlainRows:
         """Return rows of the same form made of other parts."""
         (x_MZ,) = parts
         return PlainRows(x_MZ)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdaptedRows(PlainRows):
+    """Plain rows, each with the number of the adapter that its token uses."""
+
+    adapter_M: Tensor
+    """int64 [M], or NO_ADAPTER."""
+
+    def parts(self) -> tuple[Tensor, ...]:
+        """Return the tensors that travel."""
+        return (self.x_MZ, self.adapter_M)
+
+    def of(self, parts: Sequence[Tensor]) -> "AdaptedRows":
+        """Return rows of the same form made of other parts."""
+        x_MZ, adapter_M = parts
+        return AdaptedRows(x_MZ, adapter_M)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

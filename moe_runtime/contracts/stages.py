@@ -31,6 +31,7 @@ __all__ = [
     "Mc2Carry",
     "Mc2HierarchyCarry",
     "Placed",
+    "PlacedAdapted",
     "Prepared",
     "PreparedPiece",
     "Routed",
@@ -93,6 +94,14 @@ class Placed:
     experts: LogicalIds
     """Whom each pair was placed for; the rank that holds the slot checks that it is so."""
     weights_TK: Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedAdapted(Placed):
+    """Placed, where experts have adapters."""
+
+    adapters_T: Tensor
+    """int64 [T] adapter of each token, or NO_ADAPTER."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.adapters import NO_ADAPTER
 from moe_runtime.contracts.exchange_errors import BadMask, BeyondLimit
 from moe_runtime.contracts.ids import NOT_SENT, LogicalIds, PhysicalIds
-from moe_runtime.contracts.stages import Placed
+from moe_runtime.contracts.stages import Placed, PlacedAdapted
 
-__all__ = ["AllActive", "Masked", "all_active", "masked"]
+__all__ = ["AllActive", "Masked", "adapted", "all_active", "masked"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +71,21 @@ def all_active(placed: Placed, *, global_rows: int, num_ranks: int) -> AllActive
 
 def _padded(placed: Placed, block: int) -> Placed:
     missing = block - placed.x_TZ.shape[0]
-    return Placed(
+    padded = Placed(
         _below(placed.x_TZ, missing, 0),
         PhysicalIds(_below(placed.slots.ids_TK, missing, NOT_SENT)),
         LogicalIds(_below(placed.experts.ids_TK, missing, NOT_SENT)),
         _below(placed.weights_TK, missing, 0),
     )
+    if not isinstance(placed, PlacedAdapted):
+        return padded
+    none = placed.adapters_T.new_full((missing,), NO_ADAPTER)
+    return adapted(padded, torch.cat((placed.adapters_T, none)))
+
+
+def adapted(placed: Placed, adapters_T: Tensor) -> PlacedAdapted:
+    """Return the same pairs, of tokens that use adapters."""
+    return PlacedAdapted(placed.x_TZ, placed.slots, placed.experts, placed.weights_TK, adapters_T)
 
 
 def _below(rows: Tensor, missing: int, value: int) -> Tensor:

@@ -19,6 +19,7 @@ from moe_runtime.contracts.rows import AS_IS, RowCoder, Rows, pick_rows
 from moe_runtime.contracts.stages import AllToAllCarry, Combined, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows
+from moe_runtime.exchange.encoding import encode
 from moe_runtime.exchange.parcels import pack
 from moe_runtime.exchange.peers import Peers, Pending
 from moe_runtime.exchange.places import claims, inverse, sort_pairs
@@ -45,7 +46,7 @@ class AllToAllExchange:
             self.layout.num_slots,
         )
         told = self._tell(torch.stack((pairs.counts_P, claimed_P), dim=1), view)
-        leaving = pick_rows(self.coder.encode(placed.x_TZ), pairs.tokens_M)
+        leaving = pick_rows(encode(placed, self.coder), pairs.tokens_M)
         received_NS, claimed_NS = told.wait().view(self.layout.num_ranks, -1, 2).unbind(dim=2)
         sent_N = _totals(split_rows(pairs.counts_P, self.layout.slots_per_rank))
         received_N = _totals(tuple(received_NS))

@@ -15,6 +15,7 @@ from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
 from moe_runtime.contracts.rows import RowCoder, Rows, pick_rows
 from moe_runtime.contracts.stages import Placed
+from moe_runtime.exchange.encoding import encode
 from moe_runtime.exchange.parcels import pack
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.places import claims, places
@@ -46,7 +47,7 @@ class LocalPairs:
 
 def gather_placed(peers: Peers, placed: Placed, rows_N: tuple[int, ...], coder: RowCoder) -> Seen:
     """Return the tokens of all peers, in order of rank, encoded by the rank that owns them."""
-    own = coder.encode(placed.x_TZ)
+    own = encode(placed, coder)
     sides = (placed.slots.ids_TK, placed.experts.ids_TK, placed.weights_TK)
     packed, parcel = pack((*own.parts(), *sides))
     *parts, slots, experts, weights = parcel.unpack(peers.all_gather(packed, rows_N))

@@ -20,6 +20,7 @@ from moe_runtime.contracts.stages import Combined, Computed, Dispatched, Mc2Carr
 from moe_runtime.contracts.step import StepView
 from moe_runtime.exchange.active import AllActive, Masked
 from moe_runtime.exchange.blocks import EVEN, BlockRows, block_of
+from moe_runtime.exchange.encoding import encode
 from moe_runtime.exchange.limits import UNLIMITED, Limits, check_ids
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.window import Window, Windowed
@@ -58,7 +59,7 @@ class Mc2Exchange:
         window = self._window(block * most)
         landed = window.send(
             Windowed(
-                rows=self.coder.encode(placed.x_TZ),
+                rows=encode(placed, self.coder),
                 slots=placed.slots,
                 experts=placed.experts,
                 sources_T=torch.zeros(placed.x_TZ.shape[0], dtype=torch.int64),

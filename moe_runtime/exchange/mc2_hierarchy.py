@@ -29,6 +29,7 @@ from moe_runtime.contracts.stages import (
 )
 from moe_runtime.contracts.step import StepView
 from moe_runtime.exchange.active import masked
+from moe_runtime.exchange.encoding import encode
 from moe_runtime.exchange.limits import UNLIMITED, Limits, check_ids
 from moe_runtime.exchange.parcels import pack
 from moe_runtime.exchange.peers import Peers
@@ -102,7 +103,7 @@ class Mc2HierarchyExchange:
 
     def _by_rail(self, placed: Placed) -> tuple[Windowed, Tensor]:
         """Return the tokens that came to this rank from every node, and their weights."""
-        own = self.coder.encode(placed.x_TZ)
+        own = encode(placed, self.coder)
         bounds = self.layout.bounds()[:: self.ranks_per_node]
         per_node = [self._for_node(own, placed, low, high) for low, high in pairwise(bounds)]
         packed, parcel = pack([torch.cat(parts) for parts in zip(*per_node, strict=True)])

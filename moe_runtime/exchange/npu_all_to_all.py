@@ -16,6 +16,7 @@ from moe_runtime.contracts.stages import AllToAllCarry, Combined, Computed, Disp
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.torch_calls import split_rows, to_ints
 from moe_runtime.exchange.all_to_all import AllToAllExchange
+from moe_runtime.exchange.encoding import encode
 from moe_runtime.exchange.parcels import pack
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.places import tell
@@ -48,7 +49,7 @@ class NpuAllToAllExchange:
             what="how many rows go to each slot",
         )
         leaving = expand(
-            self.backend.door, self.coder.encode(placed.x_TZ), slots_TK, self.layout.num_slots
+            self.backend.door, encode(placed, self.coder), slots_TK, self.layout.num_slots
         )
         by_rank = split_rows(leaving.counts.counts_S, self.layout.slots_per_rank)
         received_NS, claimed_NS = pending.wait().view(num_ranks, num_slots, 2).unbind(dim=2)

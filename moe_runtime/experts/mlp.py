@@ -17,10 +17,12 @@ from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.stages import Computed, Dispatched
 from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
 from moe_runtime.experts.activations import Activation
+from moe_runtime.experts.lora import Adapted, Unadapted
 
 __all__ = ["compute_dense", "compute_grouped"]
 
 C = TypeVar("C")
+UNADAPTED = Unadapted()
 
 
 def _nothing() -> None:
@@ -34,29 +36,34 @@ def compute_grouped(
     activation: Activation,
     backend: Backend,
     before_down: Callable[[], None] = _nothing,
+    lora: Unadapted | Adapted = UNADAPTED,
 ) -> Computed[C]:
     """Run every row through the expert of its slot.
 
     before_down    called just before the second product, once rows are ready for it
+    lora           what adapters add to both products
 
     Rows that dispatch did not quantise are quantised here, to the same bytes. Raises
     UnreadableRows for rows in a form that the weights' format does not read.
     """
     counts = dispatched.counts
     rows = _in_form(dispatched.rows, weights.rows, backend)
+    x_MZ = rows.x_MZ if isinstance(rows, PlainRows) else rows.parts()[0]
     match weights:
         case BiasedWeights(inner, bias13_SF, bias2_SZ):
-            gate_up_MF = backend.grouped_linear(rows, inner.w13, counts)
+            gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, inner.w13, counts))
             hidden_MI = activation(gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF)))
             hidden = backend.quantise(hidden_MI, weights.rows)
             before_down()
-            out_MZ = backend.grouped_linear(hidden, inner.w2, counts)
+            out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, inner.w2, counts))
             return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
         case _:
-            hidden_MI = activation(backend.grouped_linear(rows, weights.w13, counts))
+            gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, weights.w13, counts))
+            hidden_MI = activation(gate_up_MF)
             hidden = backend.quantise(hidden_MI, weights.rows)
             before_down()
-            return Computed(backend.grouped_linear(hidden, weights.w2, counts), dispatched.carry)
+            out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, weights.w2, counts))
+            return Computed(out_MZ, dispatched.carry)
 
 
 def _in_form(rows: Rows, form: RowForm, backend: Backend) -> Rows:

@@ -128,6 +128,8 @@ def _lora(asked: Asked) -> Iterator[str]:
         yield "LoRA reads rows as they are, and experts of this format read quantised ones"
     if asked.mode == _FUSED:
         yield "fused MC2 has no place between its linears for LoRA"
+    if asked.device is not DeviceKind.CPU and asked.mode == "mc2":
+        yield "MC2's operators carry no number of an adapter with a row"
 
 
 _RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (

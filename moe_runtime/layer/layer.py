@@ -20,6 +20,7 @@ from torch import Tensor
 
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.capture.step import Recorder
+from moe_runtime.contracts.adapters import NO_ADAPTERS, ExpertAdapters, NoAdapters
 from moe_runtime.contracts.errors import EmptySlotReached, StaleTable
 from moe_runtime.contracts.ids import UNCLAIMED, LogicalIds
 from moe_runtime.contracts.stages import (
@@ -35,9 +36,11 @@ from moe_runtime.contracts.timeline import InOrder, Moment, Timeline
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import to_array
 from moe_runtime.contracts.weights import ExpertWeights
+from moe_runtime.exchange.active import adapted
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.prepare import finalize, finalize_piece, prepare, prepare_piece
 from moe_runtime.experts.activations import Activation
+from moe_runtime.experts.lora import Adapted, Unadapted, adapters_of_rows
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.experts.shared import compute_shared
 from moe_runtime.layer.parts import LayerWeights
@@ -49,9 +52,26 @@ from moe_runtime.routing.applying import apply, force_balance
 from moe_runtime.routing.kinds import Routing
 from moe_runtime.routing.router import Router, RouterInput
 
-__all__ = ["LayerInput", "LayerMaths", "MoELayer", "PieceOfTeam", "RankState", "Way", "WholeBatch"]
+__all__ = [
+    "LayerAdapters",
+    "LayerInput",
+    "LayerMaths",
+    "MoELayer",
+    "PieceOfTeam",
+    "RankState",
+    "Way",
+    "WholeBatch",
+]
 
 C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerAdapters:
+    """The adapters of one layer, and which of them each row of the batch uses."""
+
+    ids_T: Tensor
+    experts: ExpertAdapters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +85,7 @@ class LayerInput:
     """bool [T], false for padding rows."""
     token_ids: NoTokenIds | TokenIds
     """Of all rows of the batch, padding included."""
+    adapters: NoAdapters | LayerAdapters = NO_ADAPTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +163,9 @@ class MoELayer:
         applied = self._route(prepared, given, way)
         routed = applied.routed if isinstance(applied, RoutedBesideZero) else applied
         placed = remap(routed, self.state.tables.table(self.index), layer=self.index)
-        y_TZ = self._exchange(placed, way, timeline)
+        if isinstance(given.adapters, LayerAdapters):
+            placed = adapted(placed, given.adapters.ids_T[prepared.kept_T])
+        y_TZ = self._exchange(placed, _Experts(self, way.view, timeline, given.adapters), way)
         if isinstance(applied, RoutedBesideZero):
             y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
         y_TD = self.weights.path.leave(y_TZ)
@@ -167,11 +190,10 @@ class MoELayer:
             y_TD = y_TD + one_TD
         return y_TD
 
-    def _exchange(self, placed: Placed, way: Way, timeline: Timeline) -> Tensor:
+    def _exchange(self, placed: Placed, experts: "_Experts", way: Way) -> Tensor:
         """Bring tokens to their experts and back, and count what was sent and received."""
         view = way.view
-        experts = _Experts(self, view, timeline)
-        timeline.mark(Moment.DISPATCH)
+        experts.timeline.mark(Moment.DISPATCH)
         passed = way.passage.run(placed, view, experts.run)
         counters = self.state.counters
         counters.record_layer(
@@ -207,10 +229,17 @@ class MoELayer:
 class _Experts:
     """The experts of one layer in one step, and what they saw of it."""
 
-    def __init__(self, layer: MoELayer, view: StepView, timeline: Timeline) -> None:
+    def __init__(
+        self,
+        layer: MoELayer,
+        view: StepView,
+        timeline: Timeline,
+        adapters: NoAdapters | LayerAdapters,
+    ) -> None:
         self._layer = layer
         self._view = view
-        self._timeline = timeline
+        self.timeline = timeline
+        self._adapters = adapters
         self.received: list[Tensor] = []
         """[N, S] of each call."""
         self.seconds = 0.0
@@ -226,11 +255,24 @@ class _Experts:
             layer.state.slots.weights(layer.index),
             activation=layer.maths.activation,
             backend=layer.maths.backend,
-            before_down=lambda: self._timeline.mark(Moment.DOWN),
+            before_down=lambda: self.timeline.mark(Moment.DOWN),
+            lora=self._lora(dispatched),
         )
-        self._timeline.mark(Moment.COMBINE)
+        self.timeline.mark(Moment.COMBINE)
         self.seconds += layer.maths.clock() - started
         return computed
+
+    def _lora(self, dispatched: Dispatched[C]) -> Unadapted | Adapted:
+        """Return what adapters add to the rows that arrived, also those of other ranks' tokens."""
+        if isinstance(self._adapters, NoAdapters):
+            return Unadapted()
+        slots, index = self._layer.state.slots, self._layer.index
+        return Adapted(
+            self._adapters.experts,
+            slots.held()[index],
+            adapters_of_rows(dispatched.rows, slots.weights(index).rows),
+            dispatched.counts,
+        )
 
     def _refuse_wrong_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:
         """Raise EmptySlotReached or StaleTable unless each slot holds whom its rows are for."""

@@ -102,6 +102,13 @@ class LoadCounters:
             self._zero_HL[view.own.phase, layer] += counts[0]
             self._sent_HLE[view.own.phase, layer] += counts[1:]
 
+    def of_layer(self, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return live views of one layer: received [H, S], sent [H, E], pairs of zero experts [H].
+
+        For a traced layer, which counts in place.
+        """
+        return self._received_HLS[:, layer], self._sent_HLE[:, layer], self._zero_HL[:, layer]
+
     def record_expert_time(self, view: StepView, *, seconds: float) -> None:
         """Count time spent in the experts."""
         if view.own.kind is StepKind.REAL:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import BadInstall, ShapeMismatch
+from moe_runtime.contracts.torch_calls import from_array
 from moe_runtime.contracts.weights import StackedWeights
 
 __all__ = ["EMPTY", "ExpertSlots", "Install", "digest"]
@@ -46,6 +47,8 @@ class ExpertSlots(Generic[W]):
         self._staging = self._layers[0].allocate(staging_rows)
         self.num_slots = next(iter(self._layers[0].named().values())).shape[0]
         self.staging_rows = staging_rows
+        self._slots = [_by_row(weights) for weights in self._layers]
+        self._rows = _by_row(self._staging)
         expected = (len(self._layers), self.num_slots)
         if self._held_LS.shape != expected:
             raise ShapeMismatch("held_LS", got=self._held_LS.shape, expected=f"{expected}")
@@ -57,6 +60,10 @@ class ExpertSlots(Generic[W]):
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each slot, or -1."""
         return self._held_LS.copy()
+
+    def held_tensor(self, layer: int) -> Tensor:
+        """Return int64 [S] on the host's live memory: whom the slots of a layer hold."""
+        return from_array(self._held_LS[layer])
 
     def expert_tensors(self, layer: int, local_slot: int) -> dict[str, Tensor]:
         """Return views onto the live memory of one slot."""
@@ -78,10 +85,11 @@ class ExpertSlots(Generic[W]):
         """
         held = np.array(held_S, dtype=np.int64)
         self._check_install(layer, installs, held)
-        staged = self._staging.named()
-        for name, stack in self._layers[layer].named().items():
-            for install in installs:  # row by row: no indexed copy is made for every dtype
-                stack[install.local_slot].copy_(staged[name][install.staging_row])
+        slots, rows = self._slots[layer], self._rows
+        for install in installs:
+            pairs = zip(slots[install.local_slot], rows[install.staging_row], strict=True)
+            for slot, staged in pairs:
+                slot.copy_(staged)
         self._held_LS[layer] = held
 
     def _check_install(
@@ -104,6 +112,12 @@ class ExpertSlots(Generic[W]):
     def _check(layer: int, what: str, numbers: Sequence[int], limit: int) -> None:
         if bad := [n for n in numbers if not 0 <= n < limit]:
             raise BadInstall(layer=layer, reason=f"there is no {what} {bad}: there are {limit}")
+
+
+def _by_row(stacks: StackedWeights) -> list[tuple[Tensor, ...]]:
+    """Return views onto each row of all stacks, made once: a cutover has no time for it."""
+    named = stacks.named()
+    return list(zip(*(named[name].unbind() for name in sorted(named)), strict=True))
 
 
 def digest(tensors: Mapping[str, Tensor]) -> bytes:

@@ -13,6 +13,13 @@ from moe_runtime.capture.layouts import (
     own_rows,
 )
 from moe_runtime.capture.step import Captured, CaptureSink
+from moe_runtime.contracts.adapters import (
+    NO_ADAPTER,
+    NO_ADAPTERS,
+    AdapterIds,
+    ExpertAdapters,
+    NoAdapters,
+)
 from moe_runtime.contracts.errors import MoeError
 from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.modes import ExchangeMode
@@ -59,9 +66,12 @@ __all__ = [
     "EMPTY",
     "EVEN",
     "GELU",
+    "NO_ADAPTER",
+    "NO_ADAPTERS",
     "NO_TOKEN_IDS",
     "OWN",
     "Activation",
+    "AdapterIds",
     "Alone",
     "Batch",
     "ByGate",
@@ -79,6 +89,7 @@ __all__ = [
     "Device",
     "EvenRows",
     "ExchangeMode",
+    "ExpertAdapters",
     "GELUTanh",
     "GroupPeers",
     "HashRouting",
@@ -87,6 +98,7 @@ __all__ = [
     "Model",
     "MoeError",
     "MoeRuntime",
+    "NoAdapters",
     "NoTokenIds",
     "Nodes",
     "OnInputRouting",

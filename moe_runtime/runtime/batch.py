@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.adapters import NO_ADAPTERS, AdapterIds, NoAdapters
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
 
@@ -37,6 +38,7 @@ class Batch:
     router: ByGate | ByLogits
     step: Step
     token_ids: NoTokenIds | TokenIds = NO_TOKEN_IDS
+    adapters: NoAdapters | AdapterIds = NO_ADAPTERS
 
     @staticmethod
     def of(x_TD: Tensor, router: ByGate | ByLogits, step: Step) -> "Batch":

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
-from moe_runtime.contracts.errors import BadTable, ShapeMismatch
+from moe_runtime.contracts.adapters import ExpertAdapters
+from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.npu_errors import WrongMemory
 from moe_runtime.contracts.step import StepKind
-from moe_runtime.contracts.tokens import TokenIds
 from moe_runtime.contracts.torch_calls import to_array
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
@@ -31,9 +30,10 @@ from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots, Install
-from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.routing.router import bind
+from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
+from moe_runtime.runtime.checking import check_batch, check_memory, check_own
 from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.loading import (
     at_home,
@@ -107,8 +107,9 @@ class MoeRuntime:
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
         self._settings_mark = self._ways.check()
+        self._adapters = LoadedAdapters(traffic.num_adapters)
         state = RankState(self.slots, self._tables, self._counters)
-        self._layers = _layers(model, state, dtype, self.device)
+        self.layers = _layers(model, state, dtype, self.device)
 
     def forward(self, batch: Batch) -> Tensor:
         """Run one step: [T, D]; padding rows come back as they were given.
@@ -119,33 +120,36 @@ class MoeRuntime:
         and one for captured ids that lie over a team.
 
         Raises ShapeMismatch, WrongMemory, MissingTokenIds and TokenIdOutOfRange, before the group
-        hears of the step, if the batch does not fit model and device, RanksDisagree, on all ranks
+        hears of the step, if the batch does not fit model and device, or asks for adapters that
+        are not there (BadAdapter), RanksDisagree, on all ranks
         alike, if they do not exchange alike, and what the stages raise; after an ExchangeFailed
         the group is lost.
         """
-        _check_batch(self.model.shape, batch)
-        _check_memory(batch, self.device.home)
+        check_batch(self.model.shape, batch)
+        check_memory(batch, self.device.home)
+        self._adapters.check(batch)
         num_real = int(batch.real_T.sum())
         announced = announce(
             self._peers,
             batch.step,
             num_rows=num_real,
             tables_mark=_mark(self._marks),
-            settings_mark=self._settings_mark,
+            settings_mark=self._settings_mark ^ self._adapters.mark,
             home=self.device.home,
         )
-        recorder = NO_CAPTURE if self._capture is None else self._recorder()
+        recorder = NO_CAPTURE if self._capture is None else _recorder(self.model.shape)
         way = self._ways.way(announced, recorder)
         self._counters.record_step(way.view, padding_rows=batch.x_TD.shape[0] - num_real)
         x_TD = batch.x_TD.to(self._dtype)
-        for layer in self._layers:
+        for layer in self.layers:
             normed_TD = rms_norm(x_TD)
             match batch.router:
                 case ByGate():
                     logits_TX = layer.gate(normed_TD)
                 case ByLogits(logits_LTE):
                     logits_TX = logits_LTE[layer.index]
-            given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids)
+            adapters = self._adapters.of_layer(layer.index, batch)
+            given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids, adapters)
             x_TD = x_TD + layer.forward(given, way)
         if isinstance(recorder, StepRecorder):
             self._hand_on(recorder, way)
@@ -159,6 +163,16 @@ class MoeRuntime:
         Raises BadInstall, with nothing changed.
         """
         self.slots.install(layer, installs, held_S)
+
+    def load_adapters(self, layers: Sequence[ExpertAdapters]) -> None:
+        """Have tokens use other LoRA adapters from the next step on; on every rank the same ones.
+
+        layers    of each layer, with as many adapters as `Traffic.num_adapters` says
+
+        Raises ShapeMismatch, with those before kept. A step of ranks that have loaded different
+        ones ends in RanksDisagree, on all of them, before it begins.
+        """
+        self._adapters = load_adapters(self.model.shape, self._adapters.num_adapters, layers)
 
     def set_table(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's dispatch table, in place.
@@ -189,26 +203,18 @@ class MoeRuntime:
         return served_expert(self.model, (layer, expert), self._packing, self._dtype)
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
-        local = table_EJ - self._base
-        own = (local >= 0) & (local < self.slots.num_slots)
-        experts, rows = np.nonzero(own)
-        holds = self.slots.held()[layer][local[experts, rows]]
-        if wrong := sorted(set(experts[holds != experts].tolist())):
-            raise BadTable(
-                layer=layer,
-                reason=f"experts {wrong} are sent to slots of rank {self._peers.rank} "
-                "that do not hold them",
-            )
-
-    def _recorder(self) -> StepRecorder:
-        shape = self.model.shape
-        return StepRecorder(num_layers=shape.num_layers, num_experts=shape.num_candidates)
+        held_S, rank = self.slots.held()[layer], self._peers.rank
+        check_own(layer, table_EJ, held_S, base=self._base, rank=rank)
 
     def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
         """Give the sink what was captured, if its tokens were asked for by anyone."""
         ids_TLK = self._ways.captured_over_team(recorder.ids(), way)
         if self._capture is not None and way.view.own.kind is StepKind.REAL:
             self._capture.take(Captured(ids_TLK))
+
+
+def _recorder(shape: StackShape) -> StepRecorder:
+    return StepRecorder(num_layers=shape.num_layers, num_experts=shape.num_candidates)
 
 
 def _load(
@@ -252,32 +258,3 @@ def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
     tables = np.shape(start.tables_LEJ)
     if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
         raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")
-
-
-def _check_memory(batch: Batch, home: torch.device) -> None:
-    """Raise WrongMemory unless a batch is in the memory of the device that computes it."""
-    parts = {"x_TD": batch.x_TD, "real_T": batch.real_T}
-    if isinstance(batch.router, ByLogits):
-        parts["logits_LTE"] = batch.router.logits_LTE
-    if isinstance(batch.token_ids, TokenIds):
-        parts["token_ids"] = batch.token_ids.ids_T
-    for what, tensor in parts.items():
-        if tensor.device != home:
-            raise WrongMemory(what, got=str(tensor.device), expected=str(home))
-
-
-def _check_batch(shape: StackShape, batch: Batch) -> None:
-    """Raise ShapeMismatch unless what a rank brings to a step fits the model."""
-    x = tuple(batch.x_TD.shape)
-    if len(x) != 2 or x[1] != shape.width:
-        raise ShapeMismatch("x_TD", got=x, expected=f"(T, {shape.width})")
-    if batch.real_T.shape != x[:1] or batch.real_T.dtype != torch.bool:
-        raise ShapeMismatch("real_T", got=batch.real_T.shape, expected=f"bool ({x[0]},)")
-    match batch.router:
-        case ByGate():
-            pass
-        case ByLogits(logits_LTE):
-            expected = (shape.num_layers, x[0], shape.num_candidates)
-            if logits_LTE.shape != expected:
-                raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
-    check_batch_ids(shape.selector, batch.token_ids, batch.real_T)

@@ -102,6 +102,7 @@ def require_modes(
             activation=type(shape.activation).__name__,
             limited=is_limited(shape.activation),
             biased=shape.biased,
+            lora=traffic.num_adapters > 0,
         )
         unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
         require(asked, also=(*beside, *unbuilt))
@@ -134,6 +135,8 @@ def _may_be_chosen(traffic: Traffic) -> Iterator[ExchangeMode]:
             yield chosen
         case ByTable(capabilities=there):
             yield from (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
+            if traffic.num_adapters:
+                return  # the table exchanges adapted rows by no other
             if Capability.MC2 in there:
                 yield ExchangeMode.MC2
             if Capability.FUSED_MC2 in there:

@@ -77,6 +77,8 @@ class NpuDevice:
             reasons.append("fused MC2 is not built: its custom operators are only probed")
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:
             reasons.append("MC2 has no communicator: the device was opened for one rank alone")
+        if traffic.num_adapters:
+            reasons.append("LoRA is not built on the Ascend backend")
         if isinstance(traffic.nodes, Nodes):
             reasons.append("hierarchical MC2 is not built on the Ascend backend")
         return tuple(reasons)

@@ -54,3 +54,5 @@ class Traffic:
     """Of MC2's operators."""
     capture: CaptureSink | None = None
     """Who asked for what the routers choose; a sink on all ranks or on none."""
+    num_adapters: int = 0
+    """LoRA adapters on routed experts; with any, every row carries the number of one."""

@@ -126,7 +126,7 @@ class Ways:
             format=by.format,
             capabilities=by.capabilities,
             block_rows=self.traffic.buffer_rows,
-            adapters=by.adapters,
+            adapters=by.adapters or self.traffic.num_adapters > 0,
         )
 
     def _passages(self) -> Passages:
@@ -155,6 +155,7 @@ class Ways:
             "limits": _mark(self.traffic.limits),
             "width": self.shape.routed_width,
             "slots": self.layout.num_slots,
+            "adapters": self.traffic.num_adapters,
             "captured": int(self.traffic.capture is not None),
         }
 

@@ -25,7 +25,4 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "test_f66_reports_in_any_number_leave_no_more_behind_than_full_windows",
         "tests/store/test_store_fencing.py::test_history_is_newest_first_and_bounded",
     ),
-    "F68 the table is applied once": (
-        "tests/cases/test_exchange_cases.py::test_f68_the_table_is_applied_once",
-    ),
 }

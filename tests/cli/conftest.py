@@ -36,7 +36,7 @@ class Serving:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server")
         self._thread.start()
-        desks = Desks(Ranks(), self.operators, self.operators, self.operators)
+        desks = Desks(Ranks(), self.operators, self.operators, self.operators, self.operators)
         options = ServerOptions(stop_grace_s=0.1)
         self._server = ControllerServer(desks, Counters(), options, locks)
         self.port = self.run(self._server.start())

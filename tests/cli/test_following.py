@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from eplb_service.cli.follow import Goal, reached
-from eplb_service.controller.views import StatusView
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import placement_from_ranks
 from eplb_service.protocol.messages import HaltStatus
@@ -16,21 +15,8 @@ from tests.server import views
 from tests.server.desks import Operators
 
 
-def a_settled_status() -> StatusView:
-    busy = views.a_status()
-    running = busy.operation.running
-    assert running is not None
-    operation = replace(
-        busy.operation,
-        halt=HaltStatus(2, is_active=False, reason=""),
-        running=replace(running, phase="done"),
-    )
-    ranks = tuple(replace(rank, is_connected=True, epoch=41) for rank in busy.ranks)
-    return replace(busy, operation=operation, ranks=ranks)
-
-
 def test_settled_means_no_plan_no_halt_and_all_ranks_there() -> None:
-    settled = a_settled_status()
+    settled = views.a_settled_status()
     assert reached(Goal.SETTLED, settled)
     running = views.a_status().operation.running
     assert running is not None
@@ -48,7 +34,7 @@ def test_settled_means_no_plan_no_halt_and_all_ranks_there() -> None:
 
 
 def test_other_goals() -> None:
-    busy, quiet, settled = views.a_status(), views.a_quiet_status(), a_settled_status()
+    busy, quiet, settled = views.a_status(), views.a_quiet_status(), views.a_settled_status()
     assert [reached(Goal.IDLE, view) for view in (busy, quiet)] == [False, True]
     assert [reached(Goal.LOAD, view) for view in (busy, quiet)] == [True, False]
     assert [reached(Goal.CONNECTED, view) for view in (busy, quiet, settled)] == [
@@ -62,7 +48,7 @@ def test_wait_ends_when_the_deployment_is_as_asked(ctl: Ctl, operators: Operator
     ran = ctl("wait", "--for", "load", "--deployment", "m/i/serve/0/g")
     assert ran.code == 2
     assert "known: m/i/serve/0/g, m/i/draft/0/g" in ran.err
-    operators.statuses = (a_settled_status(),)
+    operators.statuses = (views.a_settled_status(),)
     ran = ctl("wait")
     assert (ran.code, ran.err) == (0, "")
     assert "epoch 41" in ran.out

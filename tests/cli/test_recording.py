@@ -3,11 +3,6 @@
 import io
 import json
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +22,7 @@ from eplb_service.domain.errors import InsufficientSamples, InvalidTable, NotLea
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import placement_from_ranks
 from tests.cli.conftest import Ctl
+from tests.cli.recorders import recorder
 from tests.server import views
 from tests.server.desks import Operators
 
@@ -127,27 +123,6 @@ def test_another_deployment_under_the_same_name_ends_it(
 def test_a_controller_that_is_not_there_is_said_at_once(ctl: Ctl, tmp_path: Path) -> None:
     ran = ctl("record", "start", str(tmp_path / "r.npz"), "--endpoint", "127.0.0.1:1")
     assert (ran.code, "no controller answers" in ran.err) == (5, True)
-
-
-@contextmanager
-def recorder(path: Path) -> Generator[subprocess.Popen[str]]:
-    """A recorder in a process of its own, that has written its first window."""
-    words = ("record", "start", str(path), "--every", "0.1s")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "eplb_service.cli.entry", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        until = time.monotonic() + 60
-        while not path.exists() and time.monotonic() < until and process.poll() is None:
-            time.sleep(0.05)
-        assert path.exists(), "it recorded nothing"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_another_terminal_stops_it_and_nobody_else_records_there(

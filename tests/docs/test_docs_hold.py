@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from eplb_service.cli.parser import build_command_line
+from tests.docs import reference
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
@@ -106,6 +107,10 @@ def test_every_command_and_flag_exists() -> None:
         if (unknown := unknown_in(command))
     }
     assert not wrong
+
+
+def test_the_api_page_is_what_docstrings_and_protos_say() -> None:
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page(), "make api-docs"
 
 
 def test_enough_is_looked_at() -> None:

@@ -37,7 +37,7 @@ def test_any_other_text_is_refused(text: str) -> None:
         "eplb://operator",
         "eplb://operator/",
         "eplb://operator/a/b",
-        "eplb://root/a",
+        "eplb://admin/a",
         "eplb://agent/3",
         "eplb://agent//3",
         "eplb://agent/m/0/serve/0/0/-1",

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -15,12 +15,14 @@ LOOK_S = 0.05
 END_S = 30.0
 
 
-def await_so(is_so: Callable[[], object], *, within_s: float, what: str) -> None:
+def await_so(
+    is_so: Callable[[], object], *, within_s: float, what: str, every_s: float = LOOK_S
+) -> None:
     """Look again and again, until it is so."""
     give_up_at = monotonic() + within_s
     while not is_so():
         assert monotonic() < give_up_at, f"not within {within_s} s: {what}"
-        sleep(LOOK_S)
+        sleep(every_s)
 
 
 def is_alive(pid: int) -> bool:
@@ -56,6 +58,15 @@ def descendants(pid: int) -> list[int]:
         found += children
         waiting += children
     return found
+
+
+def kill_children(pid: int, called: str) -> None:
+    """Kill the children of a process of ours that have this in their command line."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # threads and children end meanwhile
+            for child in map(int, (task / "children").read_text().split()):
+                if called in named(child):
+                    os.kill(child, 9)
 
 
 def free_port() -> int:

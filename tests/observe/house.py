@@ -18,10 +18,10 @@ from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement, initial_placement
 from tests.host.processes import free_port, service
-from tests.observe.scripted import ScriptedGroup
+from tests.observe.scripted import TURN_S, ScriptedGroup
 
 T = TypeVar("T")
-CALL_S = 30.0
+CALL_S = 240.0
 
 Section = dict[str, str | float | bool]
 
@@ -31,10 +31,11 @@ def settings_of(folder: Path, *, metrics_port: int, **sections: Section) -> dict
     base: dict[str, Section] = {
         "server": {"port": free_port(), "metrics_port": metrics_port, "expert_metrics": True},
         "store": {"url": f"sqlite:///{folder / 'eplb.db'}", "deadline_s": 1.0},
-        "planning": {"is_automatic": False, "interval_s": 1.0},
+        "planning": {"is_automatic": False, "interval_s": 1.0, "deadline_s": CALL_S},
         "window": {"report_every_steps": 10, "interval_steps": 10, "num_intervals": 3},
         "gates": {"min_steps": 20, "cooldown_s": 0.0},
         "protocol": {"nudge_interval_s": 0.5, "wave_deadline_s": 60.0},
+        "shares": {},
     }
     return {name: {**values, **sections.get(name, {})} for name, values in base.items()}
 
@@ -55,9 +56,10 @@ def skewed_heat(placement: Placement, *, skew: float = 6.0) -> FloatArray:
 class House:
     """One controller, by its addresses, and what its groups and operators do."""
 
-    def __init__(self, endpoint: str, metrics_port: int) -> None:
+    def __init__(self, endpoint: str, metrics_port: int, pid: int) -> None:
         self.endpoint = endpoint
         self.metrics_port = metrics_port
+        self.pid = pid
         self.url = f"http://127.0.0.1:{metrics_port}"
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="groups", daemon=True)
@@ -73,8 +75,10 @@ class House:
         """Do something in the groups' thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
-    def serve(self, name: str, placement: Placement, heat: FloatArray) -> ScriptedGroup:
-        """Let a group greet and serve until the house is closed."""
+    def serve(
+        self, name: str, placement: Placement, heat: FloatArray, *, every_s: float = TURN_S
+    ) -> ScriptedGroup:
+        """Let a group greet and serve until the house is closed, a turn in so many seconds."""
 
         async def begin() -> tuple[ScriptedGroup, asyncio.Event]:
             group = ScriptedGroup(self.endpoint, name, placement, heat)
@@ -84,7 +88,8 @@ class House:
         group, stop = self.do(begin())
         self._groups.append(group)
         self._stops.append(stop)
-        self._serving.append(asyncio.run_coroutine_threadsafe(group.serve(stop), self._loop))
+        serving = asyncio.run_coroutine_threadsafe(group.serve(stop, every_s), self._loop)
+        self._serving.append(serving)
         return group
 
     def act(self, name: str, reason: str) -> admin_pb2.Act:
@@ -129,14 +134,19 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, **sections: Section) -> Generator[House]:
-    """Start a controller; at the end it and its groups are ended."""
-    metrics_port = free_port()
+def house(folder: Path, *, metrics_port: int = 0, **sections: Section) -> Generator[House]:
+    """Start a controller; at the end it and its groups are ended.
+
+    metrics_port    0 takes any free one
+    """
+    metrics_port = metrics_port or free_port()
     settings = settings_of(folder, metrics_port=metrics_port, **sections)
-    config = folder / "settings.json"
+    config = folder / f"settings-{metrics_port}.json"
     config.write_text(json.dumps(settings))
-    with service(folder / "controller.log", "run", "--config", str(config)) as command:
-        home = House(command.await_endpoint(), metrics_port)
+    with service(
+        folder / f"controller-{metrics_port}.log", "run", "--config", str(config)
+    ) as command:
+        home = House(command.await_endpoint(), metrics_port, command.process.pid)
         try:
             yield home
         finally:

@@ -5,7 +5,7 @@ Axes    L MoE layers   P slots   N ranks
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import grpc.aio
 import numpy as np
@@ -15,8 +15,8 @@ from eplb_service.domain.deployment import ModelShape
 from eplb_service.domain.ids import CountArray, FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts, StepCounts
-from eplb_service.protocol.messages import NackReason, Word
-from eplb_service.protocol.rank_state import Offer
+from eplb_service.protocol.messages import DropReason, NackReason, Word
+from eplb_service.protocol.rank_state import Event, Offer, RaiseHalt, RoundDone, RoundFailed
 from eplb_service.wire.down import decode_down
 from eplb_service.wire.up import encode_up
 from tests.controller.ranks import FakeRank, agree, start_ranks
@@ -40,10 +40,12 @@ Stream = grpc.aio.StreamStreamCall[agent_pb2.UpMessage, agent_pb2.DownMessage]
 class Faults:
     """What is wrong with a group; nothing, until it is told."""
 
-    mute: set[int] = field(default_factory=set[int])
+    mute: frozenset[int] = frozenset()
     """Ranks that do not report."""
     refuses: bool = False
     """Whether every order is found unsound."""
+    spoils: bool = False
+    """Whether what arrives has a wrong digest."""
     is_stuck: bool = False
     """Whether no agreement is held, so that what is in flight stays there."""
     overflow: int = 0
@@ -55,14 +57,17 @@ class Faults:
 
 
 class ScriptedRank(FakeRank):
-    """A rank whose check of orders can be told to find a fault."""
+    """A rank whose checks of orders and of what arrives can be told to find a fault."""
 
     faults: Faults
 
-    def feed(self, event: object) -> None:
+    def feed(self, event: Event) -> None:
         if isinstance(event, Offer) and self.faults.refuses:
             event = Offer(event.order, (NackReason.UNSOUND, "told to refuse"))
-        super().feed(event)  # pyright: ignore[reportArgumentType]
+        if isinstance(event, RoundDone) and self.faults.spoils:
+            reason = DropReason.DIGEST_MISMATCH
+            event = RoundFailed(event.wave, event.number, reason, "told to spoil")
+        super().feed(event)
 
 
 class ScriptedGroup:
@@ -116,6 +121,10 @@ class ScriptedGroup:
         assert stream is not None
         stream.cancel()
 
+    async def halt(self, reason: str) -> None:
+        """Let rank 0 find something that no wave may run over."""
+        self.ranks[0].feed(RaiseHalt(reason))
+
     async def turn(self) -> None:
         """Hold an agreement, say what is to be said, and report one more turn's load."""
         if not self.faults.is_stuck:
@@ -139,11 +148,11 @@ class ScriptedGroup:
         """Say a word, whatever the machine thinks."""
         await self._write(rank, encode_up(word))
 
-    async def serve(self, until: asyncio.Event) -> None:
+    async def serve(self, until: asyncio.Event, every_s: float = TURN_S) -> None:
         """Take turns until told, at a steady pace."""
         while not until.is_set():
             await self.turn()
-            await asyncio.sleep(TURN_S)
+            await asyncio.sleep(every_s)
 
     async def close(self) -> None:
         """End all streams."""

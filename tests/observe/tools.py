@@ -6,6 +6,7 @@ import re
 import subprocess
 import urllib.parse
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,9 +25,9 @@ receivers: [{name: hook, webhook_configs: [{url: 'URL', send_resolved: true}]}]
 
 
 def hurried(rules: str) -> str:
-    """The rules with seconds for minutes: every wait 1 s, every range 15 s; nothing else."""
+    """The rules with seconds for minutes: every wait 1 s, every range 30 s; nothing else."""
     rules = re.sub(r"for: \d+[smhd]", "for: 1s", rules)
-    rules = re.sub(r"\[\d+[mhd]\]", "[15s]", rules)
+    rules = re.sub(r"\[\d+[mhd]\]", "[30s]", rules)
     rules = re.sub(r"offset \d+m", "offset 3s", rules)
     return re.sub(r"\* 60\b", "* 1", rules)
 
@@ -37,12 +38,19 @@ class Heard:
 
     told: list[tuple[str, str, dict[str, str]]] = field(default_factory=list[Any])
 
-    def has(self, status: str, alert: str, deployment: str = "") -> bool:
-        """Whether an alert was told with this status."""
+    def has(self, status: str, alert: str, **labels: str) -> bool:
+        """Whether an alert was told with this status and these labels."""
         return any(
-            (status, alert) == (was, name) and labels.get("deployment", "") == deployment
-            for was, name, labels in self.told
+            (status, alert) == (was, name) and labels.items() <= told.items()
+            for was, name, told in self.told
         )
+
+    def newest(self, alert: str, **labels: str) -> str:
+        """What was told last of an alert with these labels; empty where nothing was."""
+        told = (
+            s for s, name, all_ in self.told if name == alert and labels.items() <= all_.items()
+        )
+        return deque(told, 1).pop() if self.has("firing", alert, **labels) else ""
 
 
 @contextmanager
@@ -74,8 +82,8 @@ def webhook() -> Generator[tuple[str, Heard]]:
 
 
 @contextmanager
-def process(log: Path, command: Sequence[str], is_up: Callable[[], bool]) -> Generator[None]:
-    """Run a server until the block ends; it is ended by its pid."""
+def process(log: Path, command: Sequence[str], is_up: Callable[[], bool]) -> Generator[int]:
+    """Run a server until the block ends; it is ended by its pid, which is yielded."""
     with log.open("wb") as out:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
@@ -85,7 +93,7 @@ def process(log: Path, command: Sequence[str], is_up: Callable[[], bool]) -> Gen
 
     try:
         await_so(is_ready, within_s=30, what=f"{command[0]} is up")
-        yield
+        yield running.pid
     finally:
         if is_alive(running.pid):
             os.kill(running.pid, 15)
@@ -110,6 +118,7 @@ class Prometheus:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        self.pid = 0
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """Evaluate an instant query; returns its series."""
@@ -120,17 +129,17 @@ class Prometheus:
 
 @contextmanager
 def prometheus(
-    folder: Path, targets: dict[str, tuple[str, int]], *, rules: str, hook: str
+    folder: Path, targets: dict[str, tuple[str, *tuple[int, ...]]], *, rules: str, hook: str
 ) -> Generator[Prometheus]:
     """Prometheus and Alertmanager, with the rules.
 
-    targets    path and port by job
+    targets    path and ports by job
     """
     port, manager = free_port(), free_port()
     (folder / "eplb.rules.yaml").write_text(rules)
     (folder / "alertmanager.yml").write_text(ALERTMANAGER.replace("URL", hook))
     config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": "2s", "evaluation_interval": "1s"},
         "rule_files": [str(folder / "eplb.rules.yaml")],
         "alerting": {
             "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{manager}"]}]}]
@@ -139,9 +148,9 @@ def prometheus(
             {
                 "job_name": job,
                 "metrics_path": path,
-                "static_configs": [{"targets": [f"127.0.0.1:{at}"]}],
+                "static_configs": [{"targets": [f"127.0.0.1:{port}" for port in ports]}],
             }
-            for job, (path, at) in targets.items()
+            for job, (path, *ports) in targets.items()
         ],
     }
     (folder / "prometheus.yml").write_text(json.dumps(config))
@@ -166,6 +175,7 @@ def prometheus(
             alertmanager,
             lambda: answers(f"http://127.0.0.1:{manager}/-/ready"),
         ),
-        process(folder / "prometheus.log", server, lambda: answers(f"{found.url}/-/ready")),
+        process(folder / "prometheus.log", server, lambda: answers(f"{found.url}/-/ready")) as pid,
     ):
+        found.pid = pid
         yield found

@@ -47,7 +47,9 @@ for _ in range(150):
         scale = np.maximum(heat.sum(axis=1, keepdims=True), 1) / num_ranks
         library.best_level(rows, begin, heat / scale, rng.random((3, num_ranks)))
         library.best_level(rows, begin, heat / scale, enough=1.2)
-        library.best_shares(rows, begin, heat / scale)
+        split = library.best_shares(rows, begin, heat / scale)
+        sent = np.moveaxis(rng.random((*heat.shape, num_ranks)) * heat[..., None], 2, 0)
+        library.whole_sources((rows, begin), sent, split, np.arange(num_ranks) // 2, 0.02)
         library.repaired(rows, begin, heat / scale, limits, (5, 9))
     held = [rng.permutation(5)[: rng.integers(0, 4)].tolist() for _ in range(num_ranks % 5 + 1)]
     split = split_by_tensor_rank(rng.random(len(held)) + 0.1, tensor_ranks=2)

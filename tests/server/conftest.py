@@ -32,7 +32,7 @@ def options() -> ServerOptions:
 async def served(options: ServerOptions) -> AsyncIterator[Served]:
     """A server that is stopped at the end."""
     ranks, operators, counters = Ranks(), Operators(), Counters()
-    desks = Desks(ranks, operators, operators, operators)
+    desks = Desks(ranks, operators, operators, operators, operators)
     server = ControllerServer(desks, counters, options)
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

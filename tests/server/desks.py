@@ -14,6 +14,7 @@ from eplb_service.controller.views import (
     RunView,
     StatusView,
 )
+from eplb_service.domain.audit import AuditEntry, Happened
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.report import LoadReport
@@ -131,6 +132,8 @@ class Operators:
         self.answer: PlanView | NothingView = views.a_plan()
         self.heats: list[HeatView | Exception] = [views.a_heat()]
         """Answered in turn, the last one again and again."""
+        self.audit_kept: tuple[AuditEntry, ...] = ()
+        """The newest first."""
         self.map_text = '{"moe_layer_count": 0}'
         self.statuses: tuple[StatusView, ...] = (views.a_status(), views.a_quiet_status())
 
@@ -169,6 +172,15 @@ class Operators:
     async def get_config(self, deployment: str) -> Mapping[str, str]:
         self._note("get_config", deployment)
         return {"gates.min_gain": "0.05"}
+
+    async def audit(self, happened: Happened) -> AuditEntry:
+        raise NotImplementedError
+
+    async def audited(self, below: int, limit: int) -> tuple[AuditEntry, ...]:
+        self._note("audited", below, limit)
+        return tuple(entry for entry in self.audit_kept if not below or entry.number < below)[
+            :limit
+        ]
 
     async def run(self, deployment: str, plan_id: str) -> RunView:
         self._note("run", deployment, plan_id)

@@ -73,6 +73,7 @@ VERBS: list[tuple[str, Message, tuple[object, ...]]] = [
     ("Drain", pb.DrainRequest(act=ACT_PB, rank=5), ("drain", ACT, 5)),
     ("Undrain", pb.UndrainRequest(act=ACT_PB, rank=0), ("undrain", ACT, 0)),
     ("Resume", pb.ResumeRequest(act=ACT_PB, halt_number=2), ("resume", ACT, 2)),
+    ("Audit", pb.AuditRequest(below=7, limit=9), ("audited", 7, 9)),
     (
         "SetConfig",
         pb.SetConfigRequest(act=ACT_PB, values={"a": "1"}),

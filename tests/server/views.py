@@ -1,5 +1,6 @@
 """One of every view, with NaN, infinity and absent parts where they may be."""
 
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -83,6 +84,20 @@ def a_quiet_status() -> StatusView:
             planning=PlanningView(0, 0, "", ""),
         ),
     )
+
+
+def a_settled_status() -> StatusView:
+    """A deployment of which all ranks serve, with no plan running."""
+    busy = a_status()
+    running = busy.operation.running
+    assert running is not None
+    operation = replace(
+        busy.operation,
+        halt=HaltStatus(2, is_active=False, reason=""),
+        running=replace(running, phase="done"),
+    )
+    ranks = tuple(replace(rank, is_connected=True, epoch=41) for rank in busy.ranks)
+    return replace(busy, operation=operation, ranks=ranks)
 
 
 def a_heat() -> HeatView:

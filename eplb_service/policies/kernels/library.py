@@ -29,10 +29,11 @@ __all__ = [
     "packed",
     "repaired",
     "require_built",
+    "whole_sources",
 ]
 
 Numbers = NDArray[np.int64]
-_Array = Numbers | FloatArray
+_Array = Numbers | FloatArray | NDArray[np.int32]
 _PLACE = f"{__package__}._loops"
 
 
@@ -68,13 +69,17 @@ def require_built() -> None:
     _library()
 
 
-def call(name: str, sizes: tuple[int, ...], arrays: tuple[_Array | int | None, ...]) -> None:
+def call(
+    name: str, sizes: tuple[int, ...], arrays: tuple[_Array | ctypes.c_void_p | int | None, ...]
+) -> None:
     """Call a kernel; numbers go as 64 bits, arrays as their address, None as a null pointer."""
     given: list[object] = [ctypes.c_int64(size) for size in sizes]
     for array in arrays:
         if isinstance(array, np.ndarray):
             assert array.flags.c_contiguous
             given.append(ctypes.c_void_p(array.ctypes.data))
+        elif isinstance(array, ctypes.c_void_p):
+            given.append(array)
         else:
             given.append(None if array is None else ctypes.c_int64(array))
     _kernel(name)(*given)
@@ -137,6 +142,36 @@ def _leveled(
     given = (int(is_shares), rows, begin, heat, base, least, drawn, peaks, *work)
     call("eplb_best_split", sizes, given)
     return drawn, peaks
+
+
+def whole_sources(
+    placed: tuple[Numbers, Numbers],
+    tokens: FloatArray,
+    shares: FloatArray,
+    nodes: Numbers,
+    price: float,
+) -> NDArray[np.int32]:
+    """[N, L, E] the slot that each source rank uses for each expert: all its tokens go to one.
+
+    placed  rows [L, P] and begin [N + 1]
+    tokens  [N, L, E] of each source
+    shares  [L, P] of its expert that each slot is to take
+    nodes   [N] number of each rank's node
+    price   tokens of imbalance that are given to keep one token one step nearer
+    """
+    rows, begin = np.ascontiguousarray(placed[0]), placed[1]
+    tokens = np.asarray(tokens, np.float64)
+    num_sources, num_layers, num_experts = tokens.shape
+    num_slots = rows.shape[1]
+    tables = np.empty(tokens.shape, np.int32)
+    numbers = np.empty(3 * num_slots + 2 * num_experts + 3 * num_sources, np.int64)
+    sizes = (num_layers, num_slots, num_sources, num_experts)
+    strides = np.array([step // tokens.itemsize for step in tokens.strides])
+    where = ctypes.c_void_p(tokens.ctypes.data)
+    room = np.empty(num_slots + num_sources)
+    given = (rows, begin, where, strides, shares, nodes, np.array([price]), tables, numbers, room)
+    call("eplb_whole_sources", sizes, given)
+    return tables
 
 
 def num_parts(rows: Numbers, begin: Numbers, num_experts: int) -> Numbers:

@@ -1747,3 +1747,102 @@ class ImportResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["answer", b"answer"]) -> None: ...
 
 Global___ImportResponse: typing_extensions.TypeAlias = ImportResponse
+
+@typing.final
+class AuditRequest(google.protobuf.message.Message):
+    """---- the audit -------------------------------------------------------------------
+
+    Asks for the audit.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BELOW_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    below: builtins.int
+    """Entries with lower numbers alone; 0: all."""
+    limit: builtins.int
+    """At most so many entries; 1 to 10,000."""
+    def __init__(
+        self,
+        *,
+        below: builtins.int = ...,
+        limit: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["below", b"below", "limit", b"limit"]) -> None: ...
+
+Global___AuditRequest: typing_extensions.TypeAlias = AuditRequest
+
+@typing.final
+class AuditEntry(google.protobuf.message.Message):
+    """One link of the audit's chain."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    AT_S_FIELD_NUMBER: builtins.int
+    WHO_FIELD_NUMBER: builtins.int
+    VERB_FIELD_NUMBER: builtins.int
+    DEPLOYMENT_FIELD_NUMBER: builtins.int
+    WHAT_FIELD_NUMBER: builtins.int
+    WHY_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
+    PREVIOUS_FIELD_NUMBER: builtins.int
+    DIGEST_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """From 1, without gaps."""
+    at_s: builtins.float
+    """Unix time."""
+    who: builtins.str
+    """Who asked."""
+    verb: builtins.str
+    """The verb; of a refusal what was called."""
+    deployment: builtins.str
+    """Deployment that was named; empty: the only one there is."""
+    what: builtins.str
+    """What was asked for."""
+    why: builtins.str
+    """Why, in the asker's words."""
+    result: builtins.str
+    """begun, done, or the code and text of the failure."""
+    previous: builtins.str
+    """Digest of the entry before it."""
+    digest: builtins.str
+    """SHA-256 of all of the above."""
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        at_s: builtins.float = ...,
+        who: builtins.str = ...,
+        verb: builtins.str = ...,
+        deployment: builtins.str = ...,
+        what: builtins.str = ...,
+        why: builtins.str = ...,
+        result: builtins.str = ...,
+        previous: builtins.str = ...,
+        digest: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_s", b"at_s", "deployment", b"deployment", "digest", b"digest", "number", b"number", "previous", b"previous", "result", b"result", "verb", b"verb", "what", b"what", "who", b"who", "why", b"why"]) -> None: ...
+
+Global___AuditEntry: typing_extensions.TypeAlias = AuditEntry
+
+@typing.final
+class AuditResponse(google.protobuf.message.Message):
+    """The audit, newest first."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AuditEntry]:
+        """Entries."""
+
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[Global___AuditEntry] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+
+Global___AuditResponse: typing_extensions.TypeAlias = AuditResponse

@@ -125,6 +125,11 @@ class AdminServiceStub(object):
                 request_serializer=eplb_dot_v1_dot_admin__pb2.UndrainRequest.SerializeToString,
                 response_deserializer=eplb_dot_v1_dot_admin__pb2.UndrainResponse.FromString,
                 _registered_method=True)
+        self.Audit = channel.unary_unary(
+                '/eplb.v1.AdminService/Audit',
+                request_serializer=eplb_dot_v1_dot_admin__pb2.AuditRequest.SerializeToString,
+                response_deserializer=eplb_dot_v1_dot_admin__pb2.AuditResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -257,6 +262,13 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Audit(self, request, context):
+        """Who changed what, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -349,6 +361,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Undrain,
                     request_deserializer=eplb_dot_v1_dot_admin__pb2.UndrainRequest.FromString,
                     response_serializer=eplb_dot_v1_dot_admin__pb2.UndrainResponse.SerializeToString,
+            ),
+            'Audit': grpc.unary_unary_rpc_method_handler(
+                    servicer.Audit,
+                    request_deserializer=eplb_dot_v1_dot_admin__pb2.AuditRequest.FromString,
+                    response_serializer=eplb_dot_v1_dot_admin__pb2.AuditResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -838,6 +855,33 @@ class AdminService(object):
             '/eplb.v1.AdminService/Undrain',
             eplb_dot_v1_dot_admin__pb2.UndrainRequest.SerializeToString,
             eplb_dot_v1_dot_admin__pb2.UndrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Audit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/eplb.v1.AdminService/Audit',
+            eplb_dot_v1_dot_admin__pb2.AuditRequest.SerializeToString,
+            eplb_dot_v1_dot_admin__pb2.AuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

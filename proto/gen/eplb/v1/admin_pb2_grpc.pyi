@@ -319,7 +319,23 @@ _AdminServiceUndrainType = typing_extensions.TypeVar(
     ],
 )
 
-class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeatType, _AdminServicePlanType, _AdminServiceExplainType, _AdminServiceHistoryType, _AdminServiceExportType, _AdminServiceGetConfigType, _AdminServiceGetRunType, _AdminServiceApplyType, _AdminServiceRebalanceType, _AdminServiceAbortType, _AdminServiceRollbackType, _AdminServiceFreezeType, _AdminServiceResumeType, _AdminServiceSetConfigType, _AdminServiceImportType, _AdminServiceDrainType, _AdminServiceUndrainType]):
+_AdminServiceAuditType = typing_extensions.TypeVar(
+    '_AdminServiceAuditType',
+    grpc.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.AuditRequest,
+        eplb.v1.admin_pb2.AuditResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.AuditRequest,
+        eplb.v1.admin_pb2.AuditResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.AuditRequest,
+        eplb.v1.admin_pb2.AuditResponse,
+    ],
+)
+
+class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeatType, _AdminServicePlanType, _AdminServiceExplainType, _AdminServiceHistoryType, _AdminServiceExportType, _AdminServiceGetConfigType, _AdminServiceGetRunType, _AdminServiceApplyType, _AdminServiceRebalanceType, _AdminServiceAbortType, _AdminServiceRollbackType, _AdminServiceFreezeType, _AdminServiceResumeType, _AdminServiceSetConfigType, _AdminServiceImportType, _AdminServiceDrainType, _AdminServiceUndrainType, _AdminServiceAuditType]):
     """One call per operator's verb."""
 
     @typing.overload
@@ -395,6 +411,10 @@ class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeat
         grpc.UnaryUnaryMultiCallable[
             eplb.v1.admin_pb2.UndrainRequest,
             eplb.v1.admin_pb2.UndrainResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            eplb.v1.admin_pb2.AuditRequest,
+            eplb.v1.admin_pb2.AuditResponse,
         ],
     ], channel: grpc.Channel) -> None: ...
 
@@ -472,6 +492,10 @@ class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeat
             eplb.v1.admin_pb2.UndrainRequest,
             eplb.v1.admin_pb2.UndrainResponse,
         ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            eplb.v1.admin_pb2.AuditRequest,
+            eplb.v1.admin_pb2.AuditResponse,
+        ],
     ], channel: grpc.aio.Channel) -> None: ...
 
     Status: _AdminServiceStatusType
@@ -527,6 +551,9 @@ class AdminServiceStub(typing.Generic[_AdminServiceStatusType, _AdminServiceHeat
 
     Undrain: _AdminServiceUndrainType
     """Act: let a rank be used again."""
+
+    Audit: _AdminServiceAuditType
+    """Who changed what, newest first."""
 
 AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -600,6 +627,10 @@ AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         eplb.v1.admin_pb2.UndrainRequest,
         eplb.v1.admin_pb2.UndrainResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        eplb.v1.admin_pb2.AuditRequest,
+        eplb.v1.admin_pb2.AuditResponse,
     ],
 ]
 
@@ -749,5 +780,13 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[eplb.v1.admin_pb2.UndrainResponse, collections.abc.Awaitable[eplb.v1.admin_pb2.UndrainResponse]]:
         """Act: let a rank be used again."""
+
+    @abc.abstractmethod
+    def Audit(
+        self,
+        request: eplb.v1.admin_pb2.AuditRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[eplb.v1.admin_pb2.AuditResponse, collections.abc.Awaitable[eplb.v1.admin_pb2.AuditResponse]]:
+        """Who changed what, newest first."""
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

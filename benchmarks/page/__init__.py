@@ -1,0 +1,1 @@
+"""Measures how long a browser takes to draw what the page shows."""

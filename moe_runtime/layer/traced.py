@@ -1,0 +1,163 @@
+"""One layer of a rank alone, for torch.export and torch.compile: no size in it depends on a value.
+
+Axes    T rows of the batch, any number   D model width   K experts per token   H phases
+        E logical experts   S local slots   M = T K rows sorted by slot
+
+The dispatch table, whom slots hold, and the counters are the rank's own tensors, registered as
+buffers: a placement that changes in place, between two runs, is followed by the graph as it is.
+Padding rows keep their place and send nothing. A graph cannot refuse in the middle, so what the
+layer would refuse is counted in a buffer, and `refuse_faults` raises for it after the run.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from moe_runtime.backends.protocol import Backend
+from moe_runtime.contracts.errors import StaleTable, UnplacedExpert, Unsupported
+from moe_runtime.contracts.groups import GroupCounts
+from moe_runtime.contracts.ids import NOT_SENT
+from moe_runtime.contracts.rows import PlainRows
+from moe_runtime.contracts.stages import Dispatched, RoutedBesideZero
+from moe_runtime.contracts.timeline import InOrder, Moment
+from moe_runtime.contracts.tokens import NO_TOKEN_IDS
+from moe_runtime.contracts.torch_calls import to_ints
+from moe_runtime.contracts.weights import BiasedWeights
+from moe_runtime.exchange.places import inverse
+from moe_runtime.experts.mlp import compute_grouped
+from moe_runtime.experts.shared import compute_shared
+from moe_runtime.layer.layer import MoELayer
+from moe_runtime.routing.applying import apply
+from moe_runtime.routing.router import RouterInput, ScoreRouter
+
+__all__ = ["TracedLayer"]
+
+_UNPLACED, _STALE = range(2)
+
+
+class TracedLayer(nn.Module):
+    """Meets what a tracer asks of a module. Raises Unsupported for what it cannot trace."""
+
+    table_EJ: Tensor
+    held_S: Tensor
+    received_HS: Tensor
+    sent_HE: Tensor
+    zero_H: Tensor
+    faults_2: Tensor
+
+    def __init__(self, layer: MoELayer, backend: Backend) -> None:
+        super().__init__()
+        _refuse_untraceable(layer)
+        self._layer, self._backend = layer, backend
+        state, index = layer.state, layer.index
+        received_HS, sent_HE, zero_H = state.counters.of_layer(index)
+        self.register_buffer("table_EJ", state.tables.table(index))
+        self.register_buffer("held_S", state.slots.held_tensor(index))
+        self.register_buffer("received_HS", received_HS)
+        self.register_buffer("sent_HE", sent_HE)
+        self.register_buffer("zero_H", zero_H)
+        self.register_buffer("faults_2", torch.zeros(2, dtype=torch.int64))
+
+    def forward(self, x_TD: Tensor, real_T: Tensor, counted_H: Tensor) -> Tensor:
+        """Return [T, D], zeros in padding rows.
+
+        real_T       bool [T], false for padding
+        counted_H    int64 [H]: 1 for the phase whose load the tokens are, zeros where they are none
+        """
+        layer = self._layer
+        given = RouterInput(x_TD, layer.gate(x_TD), NO_TOKEN_IDS)
+        choice = layer.router.choose(given, self._backend)
+        applied = apply(layer.maths.routing, choice, layer.weights.path.enter(x_TD))
+        routed = applied.routed if isinstance(applied, RoutedBesideZero) else applied
+        experts_TK = torch.where(real_T[:, None], routed.experts.ids_TK, NOT_SENT)
+        zero_TK = (routed.experts.ids_TK == NOT_SENT) & real_T[:, None]
+        self.zero_H.add_(counted_H * zero_TK.sum())
+        slots_TK = self._slots(experts_TK)
+        y_TZ = self._routed(routed.x_TZ, slots_TK, routed.weights_TK, counted_H)
+        self._count_sent(experts_TK, counted_H)
+        if isinstance(applied, RoutedBesideZero):
+            y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
+        y_TD = self._beside(x_TD, layer.weights.path.leave(y_TZ))
+        return torch.where(real_T[:, None], y_TD, 0)
+
+    def refuse_faults(self) -> None:
+        """Raise UnplacedExpert or StaleTable if any run since the last call met what they say.
+
+        Its output is wrong then and must not be used. Waits for the device.
+        """
+        unplaced, stale = to_ints(self.faults_2)
+        self.faults_2.zero_()
+        if unplaced:
+            raise UnplacedExpert(layer=self._layer.index, experts=())
+        if stale:
+            raise StaleTable(layer=self._layer.index, rank=0, wrong=())
+
+    def _slots(self, experts_TK: Tensor) -> Tensor:
+        """Return int64 [T, K]: the slot of each pair, or NOT_SENT; faults are counted."""
+        sent_TK = experts_TK != NOT_SENT
+        safe_TK = torch.where(sent_TK, experts_TK, 0)
+        num_choices = self.table_EJ.shape[1]
+        rows_T = torch.arange(experts_TK.shape[0], device=experts_TK.device) % num_choices
+        slots_TK = torch.where(sent_TK, self.table_EJ[safe_TK, rows_T[:, None]], NOT_SENT)
+        placed_TK = slots_TK >= 0
+        holds_TK = self.held_S[torch.where(placed_TK, slots_TK, 0)]
+        stale_TK = placed_TK & (holds_TK != experts_TK)
+        self.faults_2[_UNPLACED].add_((sent_TK & ~placed_TK).sum())
+        self.faults_2[_STALE].add_(stale_TK.sum())
+        return slots_TK
+
+    def _routed(
+        self, x_TZ: Tensor, slots_TK: Tensor, weights_TK: Tensor, counted_H: Tensor
+    ) -> Tensor:
+        """Return [T, Z]: the summed experts of each token; rows received are counted."""
+        num_slots = self.held_S.shape[0]
+        slots_M = slots_TK.reshape(-1)
+        named_M = torch.where(slots_M >= 0, slots_M, num_slots)
+        order_M = self._backend.order_by_group(named_M)
+        counts = slots_M.new_zeros(num_slots + 1).index_add(0, named_M, torch.ones_like(named_M))
+        counts_S = counts[:num_slots]
+        self.received_HS.add_(counted_H[:, None] * counts_S)
+        computed = compute_grouped(
+            Dispatched(
+                rows=PlainRows(x_TZ[torch.div(order_M, slots_TK.shape[1], rounding_mode="floor")]),
+                counts=GroupCounts(counts_S),
+                received_NS=counts_S[None],
+                claimed_NS=self.held_S[None],
+                carry=None,
+            ),
+            self._layer.state.slots.weights(self._layer.index),
+            activation=self._layer.maths.activation,
+            backend=self._backend,
+        )
+        index_TK = torch.where(slots_TK >= 0, inverse(order_M).view_as(slots_TK), -1)
+        return self._backend.weighted_sum(computed.rows_MZ, index_TK, weights_TK)
+
+    def _count_sent(self, experts_TK: Tensor, counted_H: Tensor) -> None:
+        sent_M = experts_TK.reshape(-1)
+        named_M = torch.where(sent_M >= 0, sent_M, self.sent_HE.shape[1])
+        none = sent_M.new_zeros(self.sent_HE.shape[1] + 1)
+        counts_E = none.index_add(0, named_M, torch.ones_like(named_M))[:-1]
+        self.sent_HE.add_(counted_H[:, None] * counts_E)
+
+    def _beside(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
+        timeline = InOrder()
+        for moment in Moment:
+            timeline.mark(moment)
+        for expert in self._layer.weights.shared:
+            y_TD = y_TD + compute_shared(
+                x_TD,
+                expert,
+                activation=self._layer.maths.activation,
+                backend=self._backend,
+                timeline=timeline,
+            )
+        return y_TD
+
+
+def _refuse_untraceable(layer: MoELayer) -> None:
+    reasons: list[str] = []
+    if not isinstance(layer.router, ScoreRouter):
+        reasons.append("routing by token ids or by the model's function is checked on the host")
+    if isinstance(layer.state.slots.weights(layer.index), BiasedWeights):
+        reasons.append("biases of experts are spread by counts that the host reads")
+    if reasons:
+        raise Unsupported(f"layer {layer.index} as a traced one", reasons=reasons)
