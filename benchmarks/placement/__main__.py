@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.placement.counts_file import counts_of_file
+from benchmarks.placement.first_plan import first_plan
 from benchmarks.placement.frontier import write_frontier
 from benchmarks.placement.peers import Peer, PeerProcess, peers_of
 from benchmarks.placement.report import redundancy_table, table, write
@@ -44,15 +45,19 @@ class Asked:
     peers: tuple[Peer, ...]
     json: Path
     plot: Path | None
-    advise: bool
+    instead: str
+    """Empty, or `advise` or `first-plan`: what to do in the place of a run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is asked for; return 1 where a placement was invalid, 2 where it makes no sense."""
     try:
         asked = _asked(_parser().parse_args(arguments))
-        if asked.advise:
+        if asked.instead == "advise":
             _print_redundancy(asked)
+            return 0
+        if asked.instead == "first-plan":
+            _print_first_plans(asked)
             return 0
         records = list(_records(asked))
     except EplbError as refused:
@@ -91,6 +96,17 @@ def _print_redundancy(asked: Asked) -> None:
         slots = suggested(shape.num_experts, shape.num_ranks, ADVISED_ROUNDS)
         rows = advise(heat, shape.num_ranks, slots)
         print(redundancy_table(shape.name, load.scenario, rows))
+
+
+def _print_first_plans(asked: Asked) -> None:
+    """Print what a fresh process takes for its first plan; nothing else is run."""
+    for shape in asked.shapes:
+        for policy in asked.policies:
+            found = first_plan(shape.name, policy)
+            print(
+                f"{shape.name} {policy}: {found.total_s:.2f} s of one processor, of them "
+                f"{found.start_s:.2f} s to start and {found.plan_s:.2f} s to plan"
+            )
 
 
 def _loads(asked: Asked) -> Iterator[Load]:
@@ -133,11 +149,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, default=Path("build/bench-placement.json"), help="file of all rows"
     )
     parser.add_argument("--plot", type=Path, help="file of an SVG of balance against moves")
-    parser.add_argument(
-        "--advise",
-        action="store_true",
-        help="run no policy: print what further slots buy, connected for window 0, in all others",
-    )
+    _add_instead(parser)
     parser.add_argument(
         "--peer",
         action="append",
@@ -147,6 +159,23 @@ def _parser() -> argparse.ArgumentParser:
         "vllm-ascend=PATH, vllm, sglang; may be repeated",
     )
     return parser
+
+
+def _add_instead(parser: argparse.ArgumentParser) -> None:
+    """Add what may be done in the place of a run."""
+    others = {
+        "advise": "print what further slots buy, connected for window 0, in all others",
+        "first-plan": "print what a fresh process takes for its first plan",
+    }
+    for name, about in others.items():
+        parser.add_argument(
+            f"--{name}",
+            dest="instead",
+            action="store_const",
+            const=name,
+            default="",
+            help=f"run no policy over windows: {about}",
+        )
 
 
 def _list(kind: Callable[[str], str] | Callable[[str], int]) -> Callable[[str], tuple[object, ...]]:
@@ -180,7 +209,7 @@ def _asked(given: argparse.Namespace) -> Asked:
         peers=peers_of(given.peer),
         json=given.json,
         plot=given.plot,
-        advise=given.advise,
+        instead=given.instead,
     )
 
 

@@ -79,7 +79,7 @@ def run(load: Load, policy: str, plan: Plan) -> Iterator[Row]:
     sources = load.sources(0)
     for window in range(len(load.tokens)):
         heat = sources.sum(axis=0)
-        request = _request(shape, held, heat, load.seed)
+        request = request_of(shape, held, heat, load.seed)
         drawn, spent = plan(request)
         judged = judge(held, drawn, sources, shape.nodes)
         held, afterwards = drawn, None
@@ -94,7 +94,7 @@ def unfit(shape: Shape, policy: str) -> str:
     if policy_named(policy).draw not in {hierarchical, greedy_by_node}:
         return ""
     held = initial_placement(num_layers=1, num_experts=shape.num_experts, layout=shape.layout)
-    return misfit(_request(shape, held, np.ones((1, shape.num_experts)), 0))
+    return misfit(request_of(shape, held, np.ones((1, shape.num_experts)), 0))
 
 
 def as_record(row: Row) -> dict[str, Value]:
@@ -121,7 +121,8 @@ def _is_nan(value: Value) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _request(shape: Shape, held: Placement, heat: FloatArray, seed: int) -> PolicyRequest:
+def request_of(shape: Shape, held: Placement, heat: FloatArray, seed: int) -> PolicyRequest:
+    """Ask for a plan for heat [L, E] from what is held."""
     return PolicyRequest(
         heat=heat,
         placement=held,

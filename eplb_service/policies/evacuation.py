@@ -27,10 +27,12 @@ def evacuated(
     *,
     masked: tuple[int, ...],
     refilled: tuple[int, ...] = (),
+    is_filled: bool = True,
 ) -> Placement:
     """Return the placement with masked ranks empty, and ranks that are back full, in some layers.
 
-    heat    [L, E]
+    heat         [L, E]
+    is_filled    whether slots of ranks that are back are filled that no expert needs
 
     Only routed experts move; shared ones stay where they are. Raises InvalidRequest, with how
     many experts have no room, where the other ranks have fewer slots than there are experts.
@@ -45,7 +47,8 @@ def evacuated(
         row[routed & is_masked] = EMPTY
         draft = _Layer(row, ranks, heat[layer], is_open & (row == EMPTY))
         draft.bring_home()
-        draft.fill()
+        if is_filled:
+            draft.fill()
     return Placement(phy2log, placement.num_experts, placement.layout, placement.num_shared)
 
 

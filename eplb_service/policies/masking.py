@@ -49,16 +49,25 @@ def _emptied(request: PolicyRequest) -> Placement:
 
     Emptying takes the moves that it takes, for gates to judge; filling keeps to the budget.
     """
-    bounds = request.bounds
+    bounds, old = request.bounds, request.placement
     masked = bounds.masked
-    if len(masked) == request.placement.layout.num_ranks:
+    if len(masked) == old.layout.num_ranks:
         raise InvalidRequest(f"all {len(masked)} ranks are masked; one must stay")
-    base = evacuated(
-        request.placement, request.heat, request.layers, masked=masked, refilled=bounds.refilled
-    )
-    if request.max_moves is None or num_moves(request.placement, base) <= request.max_moves:
+
+    def emptied(*, is_filled: bool) -> Placement:
+        return evacuated(
+            old,
+            request.heat,
+            request.layers,
+            masked=masked,
+            refilled=bounds.refilled,
+            is_filled=is_filled,
+        )
+
+    base = emptied(is_filled=True)
+    if request.max_moves is None or num_moves(old, base) <= request.max_moves:
         return base
-    return evacuated(request.placement, request.heat, request.layers, masked=masked)
+    return emptied(is_filled=False)
 
 
 def _columns(request: PolicyRequest) -> NDArray[np.intp]:

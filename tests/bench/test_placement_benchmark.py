@@ -242,3 +242,11 @@ def test_a_peer_that_fails_is_told_with_its_last_words(
 def test_a_peer_that_is_not_there_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--peer", text]) == 2
     assert "expected" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_first_plan_of_a_fresh_process_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--first-plan", "--shape", "qwen3-ep16", "--policy", "connected"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("qwen3-ep16 connected: ")
+    assert "to start and" in told

@@ -132,6 +132,12 @@ def test_filling_keeps_to_the_budget() -> None:
     assert num_moves(emptied, policy_named("static").draw(request)) == 0
 
 
+def test_what_has_no_other_room_goes_to_a_rank_that_is_back_whatever_the_budget() -> None:
+    emptied = placement_from_ranks([[[0], [1], [EMPTY]]], num_experts=2)
+    request = request_of(emptied, np.ones((1, 2)), Bounds((0,), (2,)), max_moves=0)
+    assert policy_named("static").draw(request).phy2log.tolist() == [[EMPTY, 1, 0]]
+
+
 def test_shared_experts_of_a_masked_rank_stay() -> None:
     placement = placement_from_ranks(
         [[[0, 1, 4], [2, 3, 4], [0, 2, 4]]], num_experts=4, num_shared=1
