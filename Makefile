@@ -58,6 +58,7 @@ help:
 	@echo "make chart-schema    write the settings into the chart's values.schema.json"
 	@echo "make test-kube       the chart on a real kube-apiserver and etcd (make deps-kube first, as root;"
 	@echo "                     the first run builds the server, ten minutes)"
+	@echo "make audit           hold the pinned packages against the list of known holes (needs the network)"
 	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
 	@echo "make api-docs        write docs/api.md from docstrings and proto comments"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
@@ -300,6 +301,16 @@ gen: $(GEN)/.up-to-date
 	echo '"""Generated from proto/eplb/v1."""' >proto/gen/eplb/v1/__init__.py
 	cd proto && LC_ALL=C && export LC_ALL && \
 	    sha256sum eplb/v1/*.proto gen/eplb/*.py gen/eplb/v1/*.py gen/eplb/v1/*.pyi >gen/MANIFEST
+
+# The list of known holes comes from the network; where pip-audit or that list cannot be had, it says so
+# and fails: nothing was audited then.
+.PHONY: audit
+audit: $(STAMP)
+	$(PY) -m pip check
+	$(PY) -m venv build/audit-venv
+	build/audit-venv/bin/pip install --quiet pip-audit
+	build/audit-venv/bin/pip-audit --no-deps --disable-pip -r requirements/dev.txt || { \
+	    echo "audit: holes were found above, or the list of known ones cannot be reached" >&2; exit 1; }
 
 cli-docs: $(STAMP)
 	$(PY) -m eplb_service.cli.manual >docs/cli.md

@@ -57,7 +57,7 @@ class Options:
             timeout_s=given.get("timeout", patience),
             request_id=given.get("request_id") or str(uuid.uuid4()),
             who=me(),
-            keys=given_keys(args, context or Keys()),
+            keys=given_keys(args, _keys_of(args, context)),
         )
 
 
@@ -66,6 +66,13 @@ def _endpoint_of(args: Namespace, context: Context | None) -> str:
     if context and ("context" in vars(args) or not os.environ.get(ENDPOINT_VARIABLE)):
         return context.endpoint
     return default_endpoint()
+
+
+def _keys_of(args: Namespace, context: Context | None) -> Keys:
+    """The context's keys, for the context's controller alone: no other is shown its token."""
+    given = vars(args)
+    elsewhere = given.get("endpoint") or os.environ.get(ENDPOINT_VARIABLE)
+    return context if context and ("context" in given or not elsewhere) else Keys()
 
 
 def default_endpoint() -> str:

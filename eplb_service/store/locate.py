@@ -38,4 +38,16 @@ def open_store(url: str, *, deadline_s: float = 5.0) -> "SqliteStore | RedisStor
 
             return RedisStore(url, deadline_s=deadline_s)
         case _:
-            raise InvalidSettings(f"store.url is {url!r}, which names no store; known: {KNOWN}")
+            raise InvalidSettings(
+                f"store.url is {without_secrets(url)!r}, which names no store; known: {KNOWN}"
+            )
+
+
+def without_secrets(url: str) -> str:
+    """Return a URL as it may be shown: user and password left out.
+
+    >>> without_secrets("redis://eplb:secret@db:6379/0")
+    'redis://...@db:6379/0'
+    """
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('//')[0]}//...@{tail}" if at else url

@@ -1,3 +1,5 @@
+# pyright: reportUnknownMemberType=false
+# Off in this file only: torch leaves what registers shapes unannotated.
 """The CPU backend for layers that are traced: what reads counts on the host is one operator.
 
 Axes    M rows   A input width   B output width

@@ -61,9 +61,9 @@ def move_over_the_device(rank: int, case: Case) -> list[str]:
     kinds: list[str] = []
     start = WeightsThread.start
 
-    def started(mover: WeightsThread, filled: Sequence[tuple[int, int]]) -> None:
-        kinds.append(type(mover).__name__)
-        start(mover, filled)
+    def started(self: WeightsThread, filled: Sequence[tuple[int, int]]) -> None:
+        kinds.append(type(self).__name__)
+        start(self, filled)
 
     WeightsThread.start = started  # in this process of one test
     for device in (CPU, Linked()):

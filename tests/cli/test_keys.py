@@ -113,6 +113,19 @@ def test_a_context_keeps_its_keys_and_a_command_goes_above(
     assert kept["token_file"] == locked.token("vera")[1]
 
 
+def test_a_contexts_keys_are_shown_to_its_own_controller_alone(
+    locked: Locked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another endpoint on the command line or in the environment is somebody else."""
+    put = ("context", "set", "prod", *locked.endpoint, *locked.ca, *locked.token("vera"))
+    assert run(capsys, *put)[0] == 0
+    assert run(capsys, "status")[0] == 0
+    assert run(capsys, "status", *locked.endpoint, *locked.ca)[0] == 4, "no token was sent"
+    monkeypatch.setenv("EPLB_ENDPOINT", locked.endpoint[1])
+    assert run(capsys, "status", *locked.ca)[0] == 4
+    assert run(capsys, "status", "--context", "prod")[0] == 0
+
+
 def test_the_environment_may_name_the_keys(
     locked: Locked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

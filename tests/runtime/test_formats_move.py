@@ -48,12 +48,18 @@ SHAPE = replace(
 )
 
 
-def built(shape: StackShape, layout: Layout, peers: Peers, packing: Packing) -> MoeRuntime:
+def built(
+    shape: StackShape,
+    layout: Layout,
+    peers: Peers,
+    packing: Packing,
+    mode: ExchangeMode = ExchangeMode.ALL_TO_ALL,
+) -> MoeRuntime:
     return MoeRuntime(
         SyntheticModel(shape),
         layout.start(peers.rank, staging_rows=6),
         peers=peers,
-        mode=ExchangeMode.ALL_TO_ALL,
+        mode=mode,
         packing=packing,
     )
 
@@ -85,11 +91,16 @@ def addresses(runtime: MoeRuntime) -> list[int]:
     return [stack.data_ptr() for stack in runtime.slots.weights(0).named().values()]
 
 
-def outputs(packing: Packing, layouts: list[Layout], left: set[str]) -> tuple[list[Tensor], bool]:
+def outputs(
+    packing: Packing,
+    layouts: list[Layout],
+    left: set[str],
+    mode: ExchangeMode = ExchangeMode.ALL_TO_ALL,
+) -> tuple[list[Tensor], bool]:
     """Return both ranks' rows under each placement, moved to one after the other."""
 
     def serve(peers: Peers) -> tuple[list[Tensor], bool]:
-        runtime = built(SHAPE, layouts[0], peers, packing)
+        runtime = built(SHAPE, layouts[0], peers, packing, mode)
         at_start, whole = addresses(runtime), True
         rows: list[Tensor] = []
         for layout in layouts:
@@ -106,9 +117,12 @@ def outputs(packing: Packing, layouts: list[Layout], left: set[str]) -> tuple[li
 
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
-def test_f34_every_tensor_of_every_format_moves_and_outputs_stay(packing: Packing) -> None:
+@pytest.mark.parametrize("mode", ExchangeMode)
+def test_f34_every_tensor_of_every_format_moves_and_outputs_stay(
+    packing: Packing, mode: ExchangeMode
+) -> None:
     layouts = [random_layout(SHAPE, (6, 5), seed=seed, num_empty=1) for seed in range(4)]
-    rows, whole = outputs(packing, layouts, left=set())
+    rows, whole = outputs(packing, layouts, left=set(), mode=mode)
     assert whole
     for later in rows[1:]:
         assert torch.allclose(rows[0], later, rtol=1e-5, atol=1e-5 * float(rows[0].abs().max()))

@@ -1,11 +1,14 @@
+# pyright: reportUnknownMemberType=false
+# Off in this file only: torch leaves what compiles unannotated.
 """A layer as a graph: traced once, it follows numbers of tokens and placements as they come."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 
 from moe_runtime.contracts.errors import StaleTable, UnplacedExpert, Unsupported
@@ -33,6 +36,7 @@ from moe_runtime.runtime import (
 from moe_runtime.runtime.tracing import traced_layer
 from tests.runtime.stacks import kimi_like, random_layout, tokens
 
+Graph = Callable[[Tensor, Tensor, Tensor], Tensor]
 SHAPE = kimi_like(num_layers=1)
 DECODE = torch.tensor([0, 1])
 """Tokens of these steps are load of the second phase."""
@@ -63,20 +67,20 @@ def eagerly(runtime: MoeRuntime, x_TD: Tensor, real_T: Tensor) -> Tensor:
     return runtime.forward(Batch(x_TD, real_T, ByGate(), Step(StepKind.WARMUP, Phase.DECODE)))
 
 
-def through(graph: nn.Module, x_TD: Tensor, real_T: Tensor) -> Tensor:
+def through(graph: Graph, x_TD: Tensor, real_T: Tensor) -> Tensor:
     """The same by a graph of the stack's one layer."""
     y_TD = graph(rms_norm(x_TD), real_T, DECODE)
     return x_TD + y_TD
 
 
-def agree(runtime: MoeRuntime, graph: nn.Module, num_rows: int, shape: StackShape = SHAPE) -> None:
+def agree(runtime: MoeRuntime, graph: Graph, num_rows: int, shape: StackShape = SHAPE) -> None:
     x_TD, real_T, _ = given(num_rows, shape)
     torch.testing.assert_close(
         through(graph, x_TD, real_T), eagerly(runtime, x_TD, real_T), rtol=1e-9, atol=1e-9
     )
 
 
-def exported(traced: TracedLayer, shape: StackShape = SHAPE) -> nn.Module:
+def exported(traced: TracedLayer, shape: StackShape = SHAPE) -> Graph:
     rows = {0: torch.export.Dim("T", min=2, max=4096)}
     program = torch.export.export(
         traced, given(5, shape), dynamic_shapes=(rows, rows, None), strict=False
