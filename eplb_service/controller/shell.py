@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from eplb_service.controller.acting import PlanVerbs
 from eplb_service.controller.acts import Acts
+from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.draining import DrainVerbs
 from eplb_service.controller.drawing import Drawer
 from eplb_service.controller.gauges import show, show_controller
@@ -16,6 +17,7 @@ from eplb_service.controller.ports import Archive, PlanRunner
 from eplb_service.controller.reading import Reading
 from eplb_service.controller.reception import Reception
 from eplb_service.controller.registry import Registry, Tools
+from eplb_service.controller.rollcall import away, degraded
 from eplb_service.controller.share_loop import ShareLoop
 from eplb_service.controller.switching import SwitchVerbs
 from eplb_service.controller.teller import Teller
@@ -32,6 +34,8 @@ class Controller:
     def __init__(self, tools: Tools, *, archive: Archive, runner: PlanRunner) -> None:
         tools = replace(tools, store=WatchedStore(tools.store, tools.recorder))
         self._tools = tools
+        self._away: dict[str, tuple[int, ...]] = {}
+        """Ranks that were away at the last look, by deployment."""
         self._teller = Teller(store=tools.store, clock=tools.clock)
         self.registry = Registry(tools, self._teller)
         drawer = Drawer(self.registry, self._teller, runner)
@@ -79,3 +83,17 @@ class Controller:
             await asyncio.sleep(SHOW_S)
             for deployment in self.registry.all():
                 show(deployment, self._tools)
+                self._call_the_roll(deployment)
+
+    def _call_the_roll(self, deployment: Deployment) -> None:
+        """Tell of ranks that are away at two looks in a row, and what only they hold."""
+        state = deployment.driver.state
+        gone = away(state.membership)
+        text = degraded(state.serving.placement, gone) if gone else ""
+        if (
+            gone == self._away.get(deployment.name, ())
+            and deployment.is_news(text, "away")
+            and text
+        ):
+            self._teller.note(deployment, "failure", text)
+        self._away[deployment.name] = gone

@@ -1,0 +1,33 @@
+"""Who of a rank group is away, and which experts only those ranks hold. Pure."""
+
+from eplb_service.controller.membership import Membership
+from eplb_service.domain.liveness import only_on
+from eplb_service.domain.placement import Placement
+
+MAX_NAMED = 8
+"""Experts named in one line."""
+
+
+def away(membership: Membership | None) -> tuple[int, ...]:
+    """Return the ranks that have greeted and whose stream has ended; none where all have.
+
+    A group that is gone whole was ended or is being restarted: nobody is missed.
+    """
+    members = membership.members if membership else ()
+    gone = [rank for rank, one in enumerate(members) if one and not one.is_connected]
+    is_any_left = any(one and one.is_connected for one in members)
+    return tuple(gone) if is_any_left else ()
+
+
+def degraded(placement: Placement, ranks: tuple[int, ...]) -> str:
+    """Say which experts have no replica but on these ranks.
+
+    What a rank serves is its group's affair: it may be away from the controller alone.
+    """
+    lost = only_on(placement, ranks)
+    named = ", ".join(f"{expert} of layer {layer}" for layer, expert in lost[:MAX_NAMED].tolist())
+    more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
+    who = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {list(ranks)} are"
+    if not len(lost):
+        return f"{who} away; every expert has a replica on another rank"
+    return f"degraded: {who} away, and no other rank holds expert {named}{more}"

@@ -1,0 +1,28 @@
+"""Further families of reports, mostly about trust, each with the tests that answer it."""
+
+TRUSTED: dict[str, tuple[str, ...]] = {
+    "F37 memory budget": (
+        "tests/cases/test_trust_cases.py::"
+        "test_f37_ten_receives_of_44_mib_within_200_mib_come_in_rounds_of_four_four_and_two",
+    ),
+    "F41 scale out and in": (
+        "tests/cases/test_trust_cases.py::"
+        "test_f41_a_group_that_grows_has_a_map_of_its_own_and_one_that_shrinks_too_far_is_refused",
+        "tests/controller/test_regrouping.py::test_a_group_that_grew_is_welcomed_served_and_recovered",
+    ),
+    "F42 a rank dies": (
+        "tests/controller/test_rollcall.py::"
+        "test_f42_a_rank_that_dies_leaves_a_gap_only_where_it_held_the_only_replica",
+    ),
+    "F59 back-pressure": (
+        "tests/cases/test_trust_cases.py::"
+        "test_f59_counts_of_a_minute_without_a_controller_arrive_whole",
+        "tests/agent/test_reporter.py::"
+        "test_memory_is_bounded_while_the_controller_is_away_and_the_newest_is_kept",
+    ),
+    "F66 nothing grows without limit": (
+        "tests/load/test_nothing_grows.py::"
+        "test_f66_reports_in_any_number_leave_no_more_behind_than_full_windows",
+        "tests/store/test_store_fencing.py::test_history_is_newest_first_and_bounded",
+    ),
+}
