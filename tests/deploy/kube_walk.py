@@ -14,6 +14,7 @@ import pytest
 from tests.deploy.helm import CHART, MAJORS
 from tests.deploy.kube_server import Kube, definition_for_1_20, kube_server
 from tests.deploy.trees import Json, merged
+from tests.host.processes import await_so
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -47,11 +48,13 @@ def kube() -> Iterator[Kube]:
             "create", "--validate=false", "--filename", "-", given=definition_for_1_20()
         )
         assert done.code == 0, done.complaint
-        done = running.kubectl(
-            *("wait", "--for=condition=Established", "--timeout=60s"),
-            "crd/rayclusters.ray.io",
+        # `kubectl wait` cannot read the definition before the server has given it conditions.
+        await_so(
+            lambda: running.kubectl("get", "rayclusters.ray.io").code == 0,
+            within_s=60,
+            what="RayClusters are served",
+            every_s=1.0,
         )
-        assert done.code == 0, done.complaint
         yield running
 
 
