@@ -14,7 +14,7 @@ from eplb_service.policies.request import PolicyRequest, predicted_load
 from eplb_service.policies.rows import aligned, ranks_of, row_of
 from eplb_service.policies.tiny import is_tiny, with_fewest_moves
 
-STOP_AT = 1.96
+STOP_AT = 1.97
 """In tolerances: the excess of a layer at which changing it stops."""
 HEADROOM = 0.1
 """Above the lowest possible heat of the hottest replica: counts within it are left alone."""

@@ -20,7 +20,7 @@ typedef int64_t num;
 #define TOLERATED 1e-9    /* load above a limit that is none */
 #define NUM_SWEEPS 1      /* that level what lies below the peak */
 #define MOST_LIMITS 100
-#define NUM_TRIED 48      /* changes of one layer that are measured for one step */
+#define NUM_TRIED 64      /* changes of one layer that are measured for one step */
 #define NUM_OTHERS 8      /* measured after one move that is enough: it may cost the even split */
 #define MOST_TRIED 96     /* the same where none of the first wins */
 #define NUM_HOT 10        /* experts of the fullest region that may get a replica */
@@ -45,6 +45,7 @@ typedef struct {
     double *kept_tokens, *kept_load;/* [P], [N] */
     double *over, *room;            /* [N] by region: load above the limit, load lacking to it */
     num *region;                    /* [N] */
+    num *first, *replicas;          /* [N + 1], [P + 1] slots with other replicas, by rank */
 } Layer;
 
 typedef struct {
@@ -63,7 +64,8 @@ static Layer layer_in(num slots, num ranks, num experts, const num *begin, num *
     a.queue = a.done + slots, a.source = a.queue + ranks, a.target = a.source + ranks;
     a.seen = a.target + ranks, a.degree = a.seen + ranks, a.parent = a.degree + ranks;
     a.region = a.parent + ranks;
-    a.head = a.region + 2 * ranks, a.counts = a.head + experts, a.open = a.counts + experts;
+    a.first = a.region + ranks, a.replicas = a.first + ranks + 1;
+    a.head = a.replicas + slots + 1, a.counts = a.head + experts, a.open = a.counts + experts;
     a.tokens = reals, a.kept_tokens = a.tokens + slots, a.load = a.kept_tokens + slots;
     a.kept_load = a.load + ranks, a.over = a.kept_load + ranks, a.room = a.over + ranks;
     a.rest = a.room + ranks;
@@ -227,8 +229,9 @@ static double flow(Layer *a, double limit, num last, double over) {
     double moved = 0.0;
     for (num first = 0; first < last && over - moved > TINY; first++) {
         num rank = a->queue[first];
-        for (num slot = a->begin[rank]; slot < a->begin[rank + 1]; slot++) {
-            if (a->tokens[slot] <= TINY || a->after[slot] == slot) continue;
+        for (num at = a->first[rank]; at < a->first[rank + 1]; at++) {
+            num slot = a->replicas[at];
+            if (a->tokens[slot] <= TINY) continue;
             for (num other = a->after[slot]; other != slot; other = a->after[other]) {
                 num there = a->host[other];
                 if (a->seen[there]) continue;
@@ -246,6 +249,13 @@ static double flow(Layer *a, double limit, num last, double over) {
    `seen` are then the ranks that it reaches. */
 static double drain(Layer *a, double limit) {
     double over = 0.0;
+    num count = 0;
+    for (num r = 0; r < a->ranks; r++) {
+        a->first[r] = count;
+        for (num s = a->begin[r]; s < a->begin[r + 1]; s++)
+            a->replicas[count] = s, count += a->after[s] != s;
+    }
+    a->first[a->ranks] = count;
     for (num round = 0; round < 4 * a->ranks + 8; round++) {
         num last = 0;
         over = 0.0;
@@ -479,7 +489,7 @@ static num repair(Layer *a, Limits limits, num left) {
             if (a->over[r] > a->over[full]) full = r;
         found = try_swaps(a, full, try_replicas(a, full, tried, most), tried, most);
         num parts = num_parts(a, a->parent);
-        double even = even_excess(a, limits.even_cap);
+        double even = even_excess(a, limits.even_cap), own = a->over[full];
         double breaking = most == NUM_TRIED ? limits.breaking : 0.0;
         double bonus = (parts > 1 ? breaking : 0.0) + even * limits.even_price;
         memcpy(a->kept_tokens, a->tokens, (size_t)a->slots * sizeof(double));
@@ -491,7 +501,7 @@ static num repair(Layer *a, Limits limits, num left) {
             others -= is_enough;
             apply(a, tried[n]);
             double reached = drain(a, limits.repair_to);
-            is_enough |= reached <= TOLERATED && !tried[n].is_swap;
+            is_enough |= reached <= over - own + TOLERATED && !tried[n].is_swap;
             /* Most changes are told by what they win at best; graph and even split are dear. */
             if (reached < over - TOLERATED && over - reached + bonus > best_gain * cost) {
                 double worse = (double)(num_parts(a, a->parent) - parts) * breaking +

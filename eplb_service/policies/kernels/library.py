@@ -98,7 +98,7 @@ def _kernel(name: str) -> Callable[..., object]:
 def _work(sizes: tuple[int, ...]) -> tuple[Numbers, FloatArray]:
     """Room to work in: as many numbers and reals as kernels.c lays out for one layer."""
     _, slots, ranks, experts = sizes
-    numbers = 4 * slots + 8 * ranks + 3 * experts
+    numbers = 5 * slots + 8 * ranks + 3 * experts + 2
     return np.empty(numbers, np.int64), np.empty(2 * slots + 4 * ranks + experts)
 
 
