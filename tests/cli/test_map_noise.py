@@ -3,6 +3,7 @@
 import io
 import json
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,15 +30,22 @@ TREES = st.recursive(
     max_leaves=25,
 )
 TEXTS = TREES.map(lambda tree: json.dumps(tree).encode())
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def filled(shape: list[int], dtype: str, fill: int) -> Array:
+    return np.full(shape, fill, dtype=np.dtype(dtype))
+
+
 ARRAYS = st.builds(
-    lambda shape, dtype, fill: np.full(shape, fill, dtype=dtype),
+    filled,
     st.lists(st.integers(0, 3), max_size=4),
     st.sampled_from(["<i4", "<i8", "<f4", "<f8", "?", "<U2", "<u8"]),
     st.integers(0, 3),
 )
 
 
-def saved(array: np.ndarray) -> bytes:
+def saved(array: Array) -> bytes:
     held = io.BytesIO()
     np.save(held, array, allow_pickle=False)
     return held.getvalue()

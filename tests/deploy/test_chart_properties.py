@@ -54,6 +54,7 @@ def values(draw: st.DrawFn) -> Json:
         "serviceAccount": {"create": draw(st.booleans())},
         "networkPolicy": {"enabled": draw(st.booleans())},
         "monitoring": {"monitorKind": draw(st.sampled_from(["PodMonitor", "ServiceMonitor"]))},
+        "tls": {"existingSecret": draw(st.sampled_from(["", "tls"]))},
         "tests": {"enabled": draw(st.booleans())},
     }
     return merged(drawn, EXISTING) if mode == "existingRay" else drawn

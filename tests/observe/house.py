@@ -36,6 +36,7 @@ def settings_of(folder: Path, *, metrics_port: int, **sections: Section) -> dict
         "gates": {"min_steps": 20, "cooldown_s": 0.0},
         "protocol": {"nudge_interval_s": 0.5, "wave_deadline_s": 60.0},
         "shares": {},
+        "leading": {},
     }
     return {name: {**values, **sections.get(name, {})} for name, values in base.items()}
 

@@ -120,6 +120,8 @@ SECTIONS: dict[str, dict[str, str | float | bool]] = {
         "trigger_worst_layer": 1000.0,
     },
     "shares": {"is_automatic": False},
+    # A leader learns at its next beat that it was fenced: these have none while the test runs.
+    "leading": {"beat_s": 3600.0, "takeover_s": 7200.0},
     "protocol": {"nudge_interval_s": 0.5, "wave_deadline_s": 240.0},
 }
 

@@ -32,8 +32,42 @@ imagePullSecrets:
 {{- define "eplb.settings" -}}
 {{- $server := dict "host" "0.0.0.0" "port" (int .Values.controller.port) "metrics_host" "0.0.0.0" "metrics_port" (int .Values.controller.metricsPort) -}}
 {{- $security := dict "insecure" (not (dig "security" "certificate" "" .Values.controller.settings)) -}}
+{{- if include "eplb.tlsSecret" . -}}
+{{- $security = dict "certificate" "/etc/eplb-tls/tls.crt" "key" "/etc/eplb-tls/tls.key" "client_ca" "/etc/eplb-tls/ca.crt" -}}
+{{- end -}}
 {{- $own := dict "server" $server "security" $security "store" (dict "url" "sqlite:///var/lib/eplb/eplb.db") -}}
 {{- toYaml (mergeOverwrite $own (deepCopy .Values.controller.settings)) -}}
+{{- end -}}
+
+{{/* The secret that TLS is done with; empty where there is none. */}}
+{{- define "eplb.tlsSecret" -}}
+{{- if .Values.tls.existingSecret -}}
+{{- .Values.tls.existingSecret -}}
+{{- else if .Values.tls.certManager.issuer -}}
+{{- include "eplb.fullname" . }}-tls
+{{- end -}}
+{{- end -}}
+
+{{- define "eplb.tlsMount" -}}
+{{- if include "eplb.tlsSecret" . -}}
+- {name: tls, mountPath: /etc/eplb-tls, readOnly: true}
+{{- end -}}
+{{- end -}}
+
+{{- define "eplb.tlsVolume" -}}
+{{- with include "eplb.tlsSecret" . -}}
+- name: tls
+  secret:
+    secretName: {{ . | quote }}
+    defaultMode: 288
+{{- end -}}
+{{- end -}}
+
+{{/* What whoever asks the controller from inside a pod of the chart must say for TLS, in one line. */}}
+{{- define "eplb.tlsWords" -}}
+{{- if include "eplb.tlsSecret" . -}}
+, --ca, /etc/eplb-tls/ca.crt, --certificate, /etc/eplb-tls/tls.crt, --key, /etc/eplb-tls/tls.key, --server-name, {{ printf "%s.%s.svc" (include "eplb.fullname" .) .Release.Namespace | quote }}
+{{- end -}}
 {{- end -}}
 
 {{/* The environment that Ray needs, in pods that KubeRay does not make. */}}
@@ -69,7 +103,8 @@ left alone, leader or standby, also while weights move. The first start waits fo
 {{- define "eplb.probe" -}}
 {{- $top := index . 0 -}}
 {{- $question := index . 1 -}}
-{{- if semverCompare ">=1.27-0" $top.Capabilities.KubeVersion.Version -}}
+{{- /* Kubernetes' own gRPC probe knows no TLS. */ -}}
+{{- if and (semverCompare ">=1.27-0" $top.Capabilities.KubeVersion.Version) (not (include "eplb.tlsSecret" $top)) -}}
 grpc:
   port: {{ $top.Values.controller.port }}
   {{- if eq $question "lives" }}
@@ -77,7 +112,7 @@ grpc:
   {{- end }}
 {{- else -}}
 exec:
-  command: [eplb-probe, {{ $question }}, --endpoint, "127.0.0.1:{{ $top.Values.controller.port }}"]
+  command: [eplb-probe, {{ $question }}, --endpoint, "127.0.0.1:{{ $top.Values.controller.port }}"{{ include "eplb.tlsWords" $top }}]
 {{- end }}
 timeoutSeconds: 5
 {{- end -}}
