@@ -1,8 +1,7 @@
 """make failover: real leaders killed and stopped, and simulated ones; what it took is printed.
 
 Writes build/failover-summary.json. Ends with 1 if a step was wrong, a commit was lost or doubled,
-or a failover from a killed leader took longer than the limit. From a leader that is only stopped it
-takes as long as its ranks take to notice, about a minute: docs/reliability.md.
+or a failover took longer than the limit.
 """
 
 import argparse
@@ -47,9 +46,9 @@ def main() -> int:
     asked.summary.write_text(json.dumps(summary, indent=2) + "\n")
     print(asked.summary.read_text())
     is_well = not (told.lost or told.doubled or ledger.steps_wrong)
-    is_quick = max(seconds[::2], default=0.0) <= asked.limit
+    is_quick = max(seconds, default=0.0) <= asked.limit
     if not is_quick:
-        print(f"a killed leader was missed for longer than {asked.limit:g} s", file=sys.stderr)
+        print(f"a failover took longer than {asked.limit:g} s", file=sys.stderr)
     return 0 if is_well and is_quick else 1
 
 

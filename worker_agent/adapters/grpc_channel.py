@@ -57,6 +57,8 @@ class GrpcChannel:
         self._options: Options = [
             ("grpc.keepalive_time_ms", int(1000 * keepalive.every_s)),
             ("grpc.keepalive_timeout_ms", int(1000 * keepalive.timeout_s)),
+            # Its own limit, of a minute, would otherwise be waited for as well.
+            ("grpc.http2.ping_timeout_ms", int(1000 * keepalive.timeout_s)),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
