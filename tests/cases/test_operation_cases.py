@@ -4,7 +4,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from eplb_service.server.health import ALIVE
 from tests.host.processes import await_so, is_alive
@@ -23,12 +23,16 @@ def test_f62_health_is_serving_before_while_and_after_experts_move(tmp_path: Pat
     ):
         group = home.serve("moving", PLACEMENT, SLOPED)
         await_so(lambda: home.has_window(group.name), within_s=CALL_S, what="a window")
-        health = health_pb2_grpc.HealthStub(channel)
+        check = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
 
         def is_healthy() -> bool:
             """Whether whoever routes and whoever restarts would let it be."""
             asked = [health_pb2.HealthCheckRequest(service=name) for name in ("", ALIVE)]
-            return all(health.Check(one, timeout=CALL_S).status == SERVING for one in asked)
+            return all(check(one, timeout=CALL_S).status == SERVING for one in asked)
 
         def phase() -> str:
             return home.status(group.name).operation.running.phase

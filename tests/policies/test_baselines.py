@@ -13,6 +13,7 @@ from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
 from eplb_service.domain.rules import violations
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import policy_named, suited
 from eplb_service.policies.lpt import grant_replicas, place
 from eplb_service.policies.request import PolicyRequest, even_split, predicted_load
@@ -35,9 +36,8 @@ def drawn(
     names = tuple(f"n{rank * nodes // num_ranks}" for rank in range(num_ranks))
     layers = tuple(range(placement.num_layers))
     tokens = np.array(heat, dtype=np.float64)
-    request = PolicyRequest(
-        tokens, placement, even_split(num_ranks), layers, nodes=names, num_groups=groups
-    )
+    topology = Topology(names, num_groups=groups)
+    request = PolicyRequest(tokens, placement, even_split(num_ranks), layers, topology)
     return policy_named(policy).draw(request)
 
 

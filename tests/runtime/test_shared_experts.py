@@ -31,6 +31,7 @@ from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables
 from moe_runtime.routing.router import GatingPath, bind
 from moe_runtime.runtime import (
+    CPU,
     NO_TOKEN_IDS,
     Alone,
     Batch,
@@ -183,7 +184,12 @@ def layer_beside(log: Log, mode: ExchangeMode, x_TD: Tensor) -> Tensor:
     router = bind(SHAPE.selector, weights.router, path=GatingPath.REFERENCE)
     layer = MoELayer(0, weights, router, maths, state)
     ways = Ways(
-        Alone(), start.layout, SHAPE, Traffic(mode=mode), FormCoder(CpuBackend(), RowForm.PLAIN)
+        Alone(),
+        start.layout,
+        SHAPE,
+        Traffic(mode=mode),
+        FormCoder(CpuBackend(), RowForm.PLAIN),
+        CPU,
     )
     way = ways.way(announce(Alone(), DECODE, num_rows=len(x_TD)), NO_CAPTURE)
     real_T = torch.ones(len(x_TD), dtype=torch.bool)
