@@ -4,6 +4,8 @@ Axes    E logical experts   N ranks
 """
 
 from collections.abc import Sequence
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -31,21 +33,28 @@ class Balance:
         self.heat, self.split, self.terms = heat, split, terms
         self._slowness = terms.slowness(len(ranks))
         self.ranks = [list(experts) for experts in ranks]
-        self.holders: list[list[int]] = [[] for _ in range(len(heat))]
-        for rank, experts in enumerate(ranks):
-            for expert in experts:
-                self.holders[expert].append(rank)
         self.load = self._loads()
 
+    @cached_property
+    def holders(self) -> list[list[int]]:
+        """[E] ranks of each expert, ascending."""
+        holders: list[list[int]] = [[] for _ in range(len(self.heat))]
+        for rank, experts in enumerate(self.ranks):
+            for expert in experts:
+                holders[expert].append(rank)
+        return holders
+
     def _loads(self) -> FloatArray:
-        """[N] tokens of each rank, from nothing but the holders."""
-        counts = np.array([len(holders) for holders in self.holders], dtype=np.intp)
-        experts = np.repeat(np.arange(len(counts)), counts)
+        """[N] tokens of each rank, from nothing but what they hold."""
+        held = np.fromiter(chain.from_iterable(self.ranks), np.intp)
+        held_by = np.repeat(np.arange(len(self.ranks)), [len(held) for held in self.ranks])
+        order = held.argsort(kind="stable")
+        experts, held_by = held[order], held_by[order]
+        counts = np.bincount(experts, minlength=len(self.heat))
         nth = np.arange(len(experts)) - np.repeat(np.cumsum(counts) - counts, counts)
         nth = self.terms.turned(nth, experts, counts[experts])
         costs = self.heat[experts] * self.split[counts[experts], nth]
         costs += self.terms.fixed * (self.heat[experts] > 0)
-        held_by = np.array([rank for holders in self.holders for rank in holders], dtype=np.intp)
         load = np.zeros(len(self.ranks))
         np.add.at(load, held_by, costs * self._slowness[held_by])
         return load

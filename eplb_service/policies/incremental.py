@@ -22,6 +22,8 @@ STUCK = 1.05
 """Imbalance above which a layer that no single change improves is packed anew, budget allowing."""
 TINY_EXCESS = 0.005
 """Above the lowest peak, that a layer small enough to look at all placements stops at."""
+LARGE_LAYER = 512
+"""Slots above which no layer is also descended without counting anew: it ends far behind there."""
 REPACK_GAIN = 0.98
 """Of the peak, that packing anew must stay below to be worth its moves."""
 
@@ -60,7 +62,8 @@ def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balanc
         after = descend(start, effort, since=before)
         if after.peak < best.peak * (1 - LEAST_GAIN):
             best = after
-        if best.peak <= enough and num_slots > TINY_LAYER:
+        is_met = best.peak <= enough and num_slots > TINY_LAYER
+        if is_met or (num_slots > LARGE_LAYER and best is not before):
             break
     if best.peak > STUCK * float(best.load.mean()):
         packed = pack(before, seed=seed)

@@ -37,6 +37,20 @@ def test_descent(seed: int) -> None:
     assert found.peak <= balance.peak
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_descent_of_a_layer_most_of_whose_changes_are_told_by_bounds(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ranks = [rng.permutation(30)[:4].tolist() for _ in range(10)]
+    heat = rng.lognormal(0, 1, 30)
+    weights = rng.random(10) + 0.3
+    rules = (split_by_source(weights), split_by_tensor_rank(weights, tensor_ranks=2))
+    balance = Balance(heat, ranks, rules[seed % 2], Terms(turn=seed % 2, fixed=0.1))
+    effort = Effort(max_moves=None if seed == 3 else 15, most_steps=5)
+    found = descent.descend(balance, effort)
+    assert found.ranks == reference.descend(balance, effort).ranks
+    assert found.peak < balance.peak
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_counting_anew(seed: int) -> None:
     balance = drawn(seed)

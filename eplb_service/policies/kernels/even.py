@@ -148,8 +148,8 @@ def _changed(
             begin,
             row,
             _flat(origin)[0],
-            np.empty(num_experts * (num_ranks + 1) + 3 * num_ranks + num_slots, np.int64),
-            np.empty(2 * num_ranks),
+            np.empty(num_experts * (num_ranks + 4) + 4 * num_ranks + 3 * num_slots, np.int64),
+            np.empty(5 * num_ranks + 2 * (num_slots + num_experts)),
             np.empty(3 * num_slots, np.int64),
         ),
     )
