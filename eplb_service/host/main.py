@@ -5,6 +5,8 @@ eplb-service up --address HOST:PORT  as a detached actor on a Ray cluster, then 
 eplb-service up --address ... --keep the same, and stays: starts the actor again should it be gone
 eplb-service run                     without Ray, until Ctrl-C
 eplb-service down --address ...      ends the detached actor
+eplb-service store backup FILE       copies the store, also while a controller runs
+eplb-service store restore FILE      puts a copy in the store's place
 """
 
 import argparse
@@ -17,10 +19,18 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from eplb_service.domain.errors import DeadlineExceeded, EplbError, InvalidSettings, NotLeader
+from eplb_service.domain.errors import (
+    DeadlineExceeded,
+    EplbError,
+    InvalidRequest,
+    InvalidSettings,
+    NotLeader,
+    StoreConflict,
+)
 from eplb_service.host.assembly import Addresses, Service
 from eplb_service.host.logs import log_events
 from eplb_service.host.planner_process import ProcessPlanRunner
+from eplb_service.host.store_command import add_store_command
 from eplb_service.settings.settings import Settings
 from eplb_service.settings.sources import load_settings
 
@@ -38,9 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     act: Callable[[argparse.Namespace], int] = args.act
     try:
         return act(args)
-    except InvalidSettings as wrong:
+    except (InvalidSettings, InvalidRequest) as wrong:
         return _complain(wrong, INVALID)
-    except NotLeader as fenced:
+    except (NotLeader, StoreConflict) as fenced:
         return _complain(fenced, WRONG_STATE)
     except DeadlineExceeded as late:
         return _complain(late, UNREACHABLE)
@@ -84,6 +94,8 @@ def service_parser() -> argparse.ArgumentParser:
                 help="stay, start the actor again should it be gone, and replace it where its\n"
                 "settings differ; for a supervisor such as systemd or Kubernetes",
             )
+    store = commands.add_parser("store", help="back the store up, or restore it")
+    add_store_command(store, print)
     return parser
 
 

@@ -157,11 +157,11 @@ def read(wire: Wire, name: str) -> Ledger:
     keys = Keys(name)
     fence, head, lines = wire.look(("GET", FENCE), ("HGETALL", keys.head), ("HGETALL", keys.epochs))
     generation = Generation(int(cast("bytes | None", fence) or b"0"))
-    found = {int(number): LINE.validate_json(line) for number, line in _pairs(lines)}
+    found = {int(number): LINE.validate_json(line) for number, line in pairs(lines)}
     return Ledger(
         keys,
         generation,
-        {field.decode(): value for field, value in _pairs(head)},
+        {field.decode(): value for field, value in pairs(head)},
         {Epoch(number): found[number] for number in sorted(found)},
     )
 
@@ -194,8 +194,8 @@ def body(wire: Wire, name: str, number: Epoch) -> EpochRecord | None:
     return decode(blob, what=f"epoch {number} of {name}") if blob else None
 
 
-def _pairs(reply: object) -> list[tuple[bytes, bytes]]:
-    """Both shapes that clients give to HGETALL."""
+def pairs(reply: object) -> list[tuple[bytes, bytes]]:
+    """Return fields and values of a hash, from either shape that clients give to HGETALL."""
     if isinstance(reply, dict):
         return list(cast("dict[bytes, bytes]", reply).items())
     flat = cast("list[bytes]", reply)

@@ -53,6 +53,13 @@ local at = 2
 {GIVE}
 return 1
 """
+REPLACE = f"""
+if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then return 0 end
+if (redis.call('GET', KEYS[2]) or '0') ~= ARGV[2] then return 0 end
+local at = 3
+{GIVE}
+return 1
+"""
 
 
 class Wire:
@@ -109,6 +116,15 @@ class Wire:
         """
         return bool(self.ask("EVAL", LEAD, len(keys), *keys, generation, *_flat(commands)))
 
+    def replace(
+        self, keys: Sequence[str], seen: tuple[int, int], commands: Sequence[Command]
+    ) -> bool:
+        """Write all commands or none; False where fence or beats are not those of `seen`.
+
+        keys    first fence and beats, then all others that are written
+        """
+        return bool(self.ask("EVAL", REPLACE, len(keys), *keys, *seen, *_flat(commands)))
+
     def close(self) -> None:
         """Hang up."""
         self._client.close()
@@ -116,7 +132,7 @@ class Wire:
     def _run(self, what: str, work: Callable[[], T | None]) -> T:
         give_up_at = time.monotonic() + self._deadline_s
         try:
-            self._require_durable()
+            self.require_durable()
             while time.monotonic() < give_up_at:
                 done = work()
                 if done is not None:
@@ -131,7 +147,7 @@ class Wire:
             "at the same time; nothing was recorded, serving goes on"
         )
 
-    def _require_durable(self) -> None:
+    def require_durable(self) -> None:
         """Raise StoreUnavailable unless what is acknowledged survives a crash of the server."""
         if self._is_fit:
             return

@@ -81,7 +81,7 @@ def connect(path: Path, wait_s: float) -> sqlite3.Connection:
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN")  # one look: another process may just be making the tables
-    is_made = _version(connection, path) == VERSION
+    is_made = version_of(connection, path) == VERSION
     connection.execute("COMMIT")
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
@@ -97,7 +97,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
 def _make(connection: sqlite3.Connection, path: Path) -> None:
     """Make the tables, or lead those of an earlier release on; all steps or none."""
     connection.execute("BEGIN IMMEDIATE")
-    version = _version(connection, path)
+    version = version_of(connection, path)
     if version != VERSION:  # another process may have been faster
         steps = [UPGRADES[made] for made in range(version, VERSION)] if version else []
         for statement in steps or TABLES.split(";"):
@@ -107,8 +107,11 @@ def _make(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("COMMIT")
 
 
-def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """Version of the tables, 0 in an empty file; raises StoreUnavailable if it is not known."""
+def version_of(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the tables, 0 in an empty file.
+
+    Raises StoreUnavailable if the file is of another program or of a newer release.
+    """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     num_tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
