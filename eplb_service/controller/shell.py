@@ -21,7 +21,7 @@ from eplb_service.controller.rollcall import away, degraded
 from eplb_service.controller.share_loop import ShareLoop
 from eplb_service.controller.switching import SwitchVerbs
 from eplb_service.controller.teller import Teller
-from eplb_service.controller.watched_store import WatchedStore
+from eplb_service.controller.watched_store import StoreWatch, WatchedStore
 from eplb_service.domain.errors import NotLeader
 
 TICK_S = 0.25
@@ -32,7 +32,8 @@ class Controller:
     """Plugs the desks together; `run` is its life."""
 
     def __init__(self, tools: Tools, *, archive: Archive, runner: PlanRunner) -> None:
-        tools = replace(tools, store=WatchedStore(tools.store, tools.recorder))
+        self.watch = StoreWatch(tools.recorder)
+        tools = replace(tools, store=WatchedStore(tools.store, self.watch))
         self._tools = tools
         self._away: dict[str, tuple[int, ...]] = {}
         """Ranks that were away at the last look, by deployment."""

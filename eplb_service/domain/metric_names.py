@@ -240,7 +240,11 @@ STREAMS_OPENED = _counter("streams_opened", "Times that a rank's stream was welc
 
 LEADER = _gauge("leader", "1 while this controller leads, else 0; one in a fleet may.", ())
 GENERATION = _gauge("generation", "Generation under which this controller leads; 0 if not.", ())
-STORE_UP = _gauge("store_up", "1 if the newest call to the store was answered in time.", ())
+STORE_UP = _gauge(
+    "store_up",
+    "1 if the newest call to the store was answered in time, and so was the newest write.",
+    (),
+)
 STORE_CALLS = _counter("store_calls", "Calls to the store, by outcome (ok, failed).", ("outcome",))
 BUILD_INFO = _gauge("build_info", "1, with the version that runs.", ("version",))
 

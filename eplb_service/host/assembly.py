@@ -12,6 +12,7 @@ from eplb_service.controller.leading import Leading
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
+from eplb_service.controller.watched_store import WatchedBook
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.locks import locks_of
@@ -60,14 +61,15 @@ class Service:
         tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings), leading)
         self._controller = Controller(tools, archive=self._store, runner=runner)
         controller = self._controller
-        auditor = Auditor(self._store, tools.clock)
+        book = WatchedBook(self._store, controller.watch)
+        auditor = Auditor(book, tools.clock)
         self._server = ControllerServer(
             Desks(
                 controller.ranks,
                 controller.operators,
                 AuditedActs(controller.acts, auditor),
                 controller.operators,
-                self._store,
+                book,
             ),
             self._recorder,
             ServerOptions(

@@ -18,7 +18,7 @@ from tests.observe.dashboards import DASHBOARDS, RULES, dashboard, expressions
 from tests.observe.house import CALL_S, House, house
 from tests.observe.tools import Prometheus, hurried, prometheus, webhook
 from tests.system.group import Group
-from tests.system.rank import AGREE_EVERY
+from tests.system.rank import AGREE_EVERY, NUM_RANKS
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 VLLM = "\n".join(
@@ -74,7 +74,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
         }
         rules = hurried(RULES.read_text())
         watching = stack.enter_context(prometheus(folder, targets, rules=rules, hook=hook))
-        real = Group(home.endpoint)
+        real = Group([home.endpoint] * NUM_RANKS)
         stack.callback(real.kill)
         (status,) = home.admin.Status(admin_pb2.StatusRequest(), timeout=CALL_S).deployments
         real.serve(120)
