@@ -1,7 +1,7 @@
 """One layer of a rank alone, for torch.export and torch.compile: no size in it depends on a value.
 
 Axes    T rows of the batch, any number   D model width   K experts per token   H phases
-        E logical experts   S local slots   M = T K rows sorted by slot
+        E routed experts   S local slots   M rows sorted by slot; of shared experts: those in slots
 
 The dispatch table, whom slots hold, and the counters are the rank's own tensors, registered as
 buffers: a placement that changes in place, between two runs, is followed by the graph as it is.
@@ -9,15 +9,17 @@ Padding rows keep their place and send nothing. A graph cannot refuse in the mid
 layer would refuse is counted in a buffer, and `refuse_faults` raises for it after the run.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.errors import StaleTable, UnplacedExpert, Unsupported
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.ids import NOT_SENT
+from moe_runtime.contracts.ids import NOT_SENT, LogicalIds, PhysicalIds
 from moe_runtime.contracts.rows import PlainRows
-from moe_runtime.contracts.stages import Dispatched, RoutedBesideZero
+from moe_runtime.contracts.stages import Dispatched, Placed, RoutedBesideZero
 from moe_runtime.contracts.timeline import InOrder, Moment
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS
 from moe_runtime.contracts.torch_calls import to_ints
@@ -26,6 +28,7 @@ from moe_runtime.exchange.places import inverse
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.experts.shared import compute_shared
 from moe_runtime.layer.layer import MoELayer
+from moe_runtime.layer.mixing import shared_weights, with_shared
 from moe_runtime.routing.applying import apply
 from moe_runtime.routing.router import RouterInput, ScoreRouter
 
@@ -42,6 +45,8 @@ class TracedLayer(nn.Module):
     received_HS: Tensor
     sent_HE: Tensor
     zero_H: Tensor
+    shared_M: Tensor
+    shared_HM: Tensor
     faults_2: Tensor
 
     def __init__(self, layer: MoELayer, backend: Backend) -> None:
@@ -49,12 +54,14 @@ class TracedLayer(nn.Module):
         _refuse_untraceable(layer)
         self._layer, self._backend = layer, backend
         state, index = layer.state, layer.index
-        received_HS, sent_HE, zero_H = state.counters.of_layer(index)
+        counts = state.counters.of_layer(index)
         self.register_buffer("table_EJ", state.tables.table(index))
         self.register_buffer("held_S", state.slots.held_tensor(index))
-        self.register_buffer("received_HS", received_HS)
-        self.register_buffer("sent_HE", sent_HE)
-        self.register_buffer("zero_H", zero_H)
+        self.register_buffer("shared_M", state.tables.shared(index))
+        self.register_buffer("received_HS", counts.received_HS)
+        self.register_buffer("sent_HE", counts.sent_HE)
+        self.register_buffer("shared_HM", counts.shared_HM)
+        self.register_buffer("zero_H", counts.zero_H)
         self.register_buffer("faults_2", torch.zeros(2, dtype=torch.int64))
 
     def forward(self, x_TD: Tensor, real_T: Tensor, counted_H: Tensor) -> Tensor:
@@ -71,9 +78,19 @@ class TracedLayer(nn.Module):
         experts_TK = torch.where(real_T[:, None], routed.experts.ids_TK, NOT_SENT)
         zero_TK = (routed.experts.ids_TK == NOT_SENT) & real_T[:, None]
         self.zero_H.add_(counted_H * zero_TK.sum())
-        slots_TK = self._slots(experts_TK)
-        y_TZ = self._routed(routed.x_TZ, slots_TK, routed.weights_TK, counted_H)
+        placed = self._with_shared(
+            Placed(
+                routed.x_TZ,
+                PhysicalIds(self._slots(experts_TK)),
+                LogicalIds(experts_TK),
+                routed.weights_TK,
+            ),
+            x_TD,
+            real_T,
+        )
+        y_TZ = self._routed(placed, counted_H)
         self._count_sent(experts_TK, counted_H)
+        self.shared_HM.add_(counted_H[:, None] * real_T.sum())
         if isinstance(applied, RoutedBesideZero):
             y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
         y_TD = self._beside(x_TD, layer.weights.path.leave(y_TZ))
@@ -91,6 +108,18 @@ class TracedLayer(nn.Module):
         if stale:
             raise StaleTable(layer=self._layer.index, rank=0, wrong=())
 
+    def _with_shared(self, placed: Placed, x_TD: Tensor, real_T: Tensor) -> Placed:
+        """Send each row that is a token to shared experts in slots too; faults are counted."""
+        gates, first = self._layer.weights.in_slots, self._layer.maths.routing.num_experts
+        if not gates:
+            return placed
+        experts_M = torch.arange(first, first + len(gates), device=x_TD.device)
+        self.faults_2[_STALE].add_((self.held_S[self.shared_M] != experts_M).sum())
+        weights_TM = shared_weights(x_TD, gates)
+        mixed = with_shared(placed, weights_TM, slots_M=self.shared_M, first=first)
+        slots_TK = torch.where(real_T[:, None], mixed.slots.ids_TK, NOT_SENT)
+        return replace(mixed, slots=PhysicalIds(slots_TK))
+
     def _slots(self, experts_TK: Tensor) -> Tensor:
         """Return int64 [T, K]: the slot of each pair, or NOT_SENT; faults are counted."""
         sent_TK = experts_TK != NOT_SENT
@@ -105,11 +134,9 @@ class TracedLayer(nn.Module):
         self.faults_2[_STALE].add_(stale_TK.sum())
         return slots_TK
 
-    def _routed(
-        self, x_TZ: Tensor, slots_TK: Tensor, weights_TK: Tensor, counted_H: Tensor
-    ) -> Tensor:
+    def _routed(self, placed: Placed, counted_H: Tensor) -> Tensor:
         """Return [T, Z]: the summed experts of each token; rows received are counted."""
-        num_slots = self.held_S.shape[0]
+        x_TZ, slots_TK, num_slots = placed.x_TZ, placed.slots.ids_TK, self.held_S.shape[0]
         slots_M = slots_TK.reshape(-1)
         named_M = torch.where(slots_M >= 0, slots_M, num_slots)
         order_M = self._backend.order_by_group(named_M)
@@ -129,7 +156,7 @@ class TracedLayer(nn.Module):
             backend=self._backend,
         )
         index_TK = torch.where(slots_TK >= 0, inverse(order_M).view_as(slots_TK), -1)
-        return self._backend.weighted_sum(computed.rows_MZ, index_TK, weights_TK)
+        return self._backend.weighted_sum(computed.rows_MZ, index_TK, placed.weights_TK)
 
     def _count_sent(self, experts_TK: Tensor, counted_H: Tensor) -> None:
         sent_M = experts_TK.reshape(-1)

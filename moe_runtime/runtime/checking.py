@@ -53,14 +53,16 @@ def check_own(
     *,
     base: int,
     rank: int,
+    first: int = 0,
 ) -> None:
     """Raise BadTable if a table names one of this rank's slots for an expert it does not hold.
 
-    base    this rank's first slot
+    base     this rank's first slot
+    first    the expert that the table begins with
     """
     local = table_EJ - base
-    experts, rows = np.nonzero((local >= 0) & (local < len(held_S)))
-    holds = held_S[local[experts, rows]]
+    places, rows = np.nonzero((local >= 0) & (local < len(held_S)))
+    experts, holds = places + first, held_S[local[places, rows]]
     if wrong := sorted(set(experts[holds != experts].tolist())):
         raise BadTable(
             layer=layer,

@@ -1,14 +1,13 @@
 """A stack of MoE layers on one rank.
 
 Axes    T rows   D model width   L layers   S local slots   E experts   J rows of a table
-        X experts to choose from
+        X experts to choose from   M shared experts that sit in slots
 
     x = x + layer(rms_norm(x))    for each layer
 """
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +17,23 @@ from torch import Tensor
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.adapters import ExpertAdapters
-from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
 from moe_runtime.contracts.torch_calls import to_array
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.formats.packing import Packing
-from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState, Way
+from moe_runtime.layer.given import LayerInput, LayerMaths, RankState
+from moe_runtime.layer.layer import MoELayer, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
-from moe_runtime.placement.maps import DispatchTables, SlotLayout
+from moe_runtime.placement.maps import DispatchTables, whole
 from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.router import bind
 from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.checking import check_batch, check_memory, check_own
-from moe_runtime.runtime.device import CPU, Device
+from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.loading import (
     at_home,
     load_slots,
@@ -43,24 +42,11 @@ from moe_runtime.runtime.loading import (
     served_layer,
 )
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
+from moe_runtime.runtime.start import Start, check_start
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
-__all__ = ["MoeRuntime", "Start"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Start:
-    """What one rank serves when it starts."""
-
-    layout: SlotLayout
-    held_LS: npt.ArrayLike
-    """[L, S] logical expert in each of this rank's slots, -1 for empty."""
-    tables_LEJ: npt.ArrayLike
-    """[L, E, J] slots that this rank's tokens use."""
-    staging_rows: int
-    device: Device = CPU
-    """What it is computed on."""
+__all__ = ["MoeRuntime"]
 
 
 class MoeRuntime:
@@ -83,8 +69,8 @@ class MoeRuntime:
         shape = model.shape
         traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
         require_modes(shape, traffic, start.device, dtype=dtype, packing=packing)
-        held_LS = np.array(start.held_LS, dtype=np.int64)
-        _check_start(shape, start, peers)
+        held_LS = whole(start.held_LS, "held_LS")
+        check_start(shape, start, peers)
         self.model = model
         self.layout = start.layout
         self._peers = peers
@@ -93,16 +79,20 @@ class MoeRuntime:
         self.device = start.device
         home = self.device.home
         self.slots = _load(model, start, held_LS, (packing, dtype))
-        self._tables = DispatchTables(start.tables_LEJ, layout=start.layout, home=home)
+        self._tables = DispatchTables(
+            start.tables_LEJ, layout=start.layout, shared_LM=start.shared_LM, home=home
+        )
         for layer in range(shape.num_layers):
             self._check_own(layer, to_array(self._tables.table(layer)))
+            self._check_own_shared(layer, to_array(self._tables.shared(layer)))
         self._counters = LoadCounters(
             num_layers=shape.num_layers,
             num_slots=self.slots.num_slots,
             num_experts=shape.num_experts,
+            num_shared=shape.num_shared_in_slots,
             home=home,
         )
-        self._marks = [_mark(table) for table in self._tables.snapshot()]
+        self._marks = [self._mark_of(layer) for layer in range(shape.num_layers)]
         self._capture = traffic.capture
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
@@ -180,11 +170,28 @@ class MoeRuntime:
         Raises BadTable, with the old one kept, if it names a slot that does not exist or one of
         this rank's slots for an expert that the slot does not hold.
         """
-        table = np.array(table_EJ, dtype=np.int64)
+        table = whole(table_EJ, "table_EJ")
         self._tables.check(layer, table)
         self._check_own(layer, table)
         self._tables.set(layer, table)
-        self._marks[layer] = _mark(table)
+        self._marks[layer] = self._mark_of(layer)
+
+    def set_shared(self, layer: int, slots_M: npt.ArrayLike) -> None:
+        """Replace the slots that this rank uses for one layer's shared experts, in place.
+
+        slots_M    [M]
+
+        Raises BadTable, with the old ones kept, like `set_table`.
+        """
+        slots = whole(slots_M, "slots_M")
+        self._tables.check_shared(layer, slots)
+        self._check_own_shared(layer, slots)
+        self._tables.set_shared(layer, slots)
+        self._marks[layer] = self._mark_of(layer)
+
+    def shared_slots(self) -> npt.NDArray[np.int64]:
+        """Return a copy of [L, M]: the slots that this rank uses for shared experts in slots."""
+        return self._tables.shared_snapshot()
 
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each of this rank's slots, or -1."""
@@ -206,6 +213,16 @@ class MoeRuntime:
         held_S, rank = self.slots.held()[layer], self._peers.rank
         check_own(layer, table_EJ, held_S, base=self._base, rank=rank)
 
+    def _check_own_shared(self, layer: int, slots_M: npt.NDArray[np.int64]) -> None:
+        held_S, rank = self.slots.held()[layer], self._peers.rank
+        first = self.model.shape.num_experts
+        check_own(layer, slots_M[:, None], held_S, base=self._base, rank=rank, first=first)
+
+    def _mark_of(self, layer: int) -> int:
+        """Return a fingerprint of all that says where this rank's tokens go."""
+        table_EJ, slots_M = self._tables.table(layer), self._tables.shared(layer)
+        return _mark(np.concatenate([to_array(table_EJ).reshape(-1), to_array(slots_M)]))
+
     def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
         """Give the sink what was captured, if its tokens were asked for by anyone."""
         ids_TLK = self._ways.captured_over_team(recorder.ids(), way)
@@ -222,7 +239,10 @@ def _load(
 ) -> ExpertSlots[ExpertWeights]:
     home = start.device.home
     layers = [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)]
-    return ExpertSlots(layers, held_LS=held_LS, staging_rows=start.staging_rows)
+    num_experts = model.shape.num_experts + model.shape.num_shared_in_slots
+    return ExpertSlots(
+        layers, held_LS=held_LS, staging_rows=start.staging_rows, num_experts=num_experts
+    )
 
 
 def _layers(
@@ -245,16 +265,3 @@ def _layers(
 def _mark(numbers: npt.ArrayLike) -> int:
     """Return a fingerprint of integers, the same on every rank."""
     return zlib.crc32(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
-
-
-def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
-    """Raise ShapeMismatch unless what a rank starts with fits the model and the group."""
-    ranks = start.layout.slots_per_rank
-    if len(ranks) != peers.size:
-        raise ShapeMismatch("layout", got=(len(ranks),), expected=f"({peers.size},) ranks")
-    held = np.shape(start.held_LS)
-    if held != (expected := (shape.num_layers, ranks[peers.rank])):
-        raise ShapeMismatch("held_LS", got=held, expected=f"{expected}")
-    tables = np.shape(start.tables_LEJ)
-    if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
-        raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")

@@ -34,16 +34,35 @@ def served_expert(
 ) -> ExpertWeights:
     """Return one logical expert (layer, number) as it is served: stacks of one slot."""
     layer, expert = which
-    plain = model.expert(layer, expert, torch.promote_types(dtype, torch.float32))
-    weights = pack(plain, packing, dtype)
+    wide = torch.promote_types(dtype, torch.float32)
+    if expert >= model.shape.num_experts:
+        return _served_shared(model, which, packing, dtype)
+    weights = pack(model.expert(layer, expert, wide), packing, dtype)
     if not model.shape.biased:
         return weights
     bias = model.bias(layer, expert, dtype)
     return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
 
 
+def _served_shared(
+    model: Model, which: tuple[int, int], packing: Packing, dtype: torch.dtype
+) -> ExpertWeights:
+    """Return a shared expert as a slot holds it: like a routed one, with zeros for biases."""
+    layer, expert = which
+    shape = model.shape
+    kept = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
+    weights = pack(dense_of(kept[expert - shape.num_experts].weights), packing, dtype)
+    if not shape.biased:
+        return weights
+    none_F = torch.zeros((1, 2 * shape.intermediate), dtype=dtype)
+    return BiasedWeights(weights, none_F, torch.zeros((1, shape.routed_width), dtype=dtype))
+
+
 def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
-    """Return what a layer has beside its routed experts, as it is served."""
+    """Return what a layer has beside the experts in its slots, as it is served."""
+    if model.shape.shared_in_slots:
+        parts = model.layer(layer, dtype)
+        return replace(parts, shared=(), in_slots=tuple(expert.gate for expert in parts.shared))
     packing = model.shape.shared_packing
     if packing.format is WeightFormat.UNQUANTISED:
         return model.layer(layer, dtype)
@@ -105,6 +124,8 @@ def require_modes(
             lora=traffic.num_adapters > 0,
         )
         unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
+        if shape.shared_in_slots and traffic.num_adapters:
+            unbuilt = (*unbuilt, "shared experts in slots have no adapters")
         require(asked, also=(*beside, *unbuilt))
 
 

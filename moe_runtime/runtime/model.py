@@ -1,8 +1,10 @@
 """What a model is to the runtime: its shape, and where its weights come from.
 
-Axes    L layers   E experts   D model width   Z width of the routed part   I expert width   F = 2 I
+Axes    L layers   E experts   M shared experts in slots   D model width
+        Z width of the routed part   I expert width   F = 2 I
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,7 +45,8 @@ class ExpertBias:
 class StackShape:
     """A stack of equal MoE layers.
 
-    Raises ImpossibleRouting for a correction where nothing is chosen by scores.
+    Raises ImpossibleRouting for a correction where nothing is chosen by scores, and for shared
+    experts in slots where a slot cannot hold them.
     """
 
     num_layers: int
@@ -58,6 +61,9 @@ class StackShape:
     num_shared: int = 0
     shared_packing: Packing = UNPACKED
     """How shared experts are stored, whatever routed ones are."""
+    shared_in_slots: bool = False
+    """Mixed placement: shared experts sit in slots, with the ids from E on, and each token goes
+    to every one of them; otherwise each rank has them beside its slots."""
     corrected: bool = False
     """Whether the selector has a correction bias."""
     biased: bool = False
@@ -69,11 +75,23 @@ class StackShape:
             raise ImpossibleRouting(
                 f"a correction has no part in {type(by).__name__}, which does not choose by scores"
             )
+        if self.shared_in_slots and (reasons := tuple(_against_mixing(self))):
+            raise ImpossibleRouting(f"shared experts cannot sit in slots: {'; '.join(reasons)}")
 
     @property
     def num_experts(self) -> int:
         """E."""
         return self.selector.num_experts
+
+    @property
+    def num_shared_in_slots(self) -> int:
+        """M, shared experts that sit in slots."""
+        return self.num_shared if self.shared_in_slots else 0
+
+    @property
+    def num_pairs(self) -> int:
+        """Slots that each token is sent to."""
+        return self.selector.top_k + self.num_shared_in_slots
 
     @property
     def num_candidates(self) -> int:
@@ -84,6 +102,17 @@ class StackShape:
     def routed_width(self) -> int:
         """Z."""
         return self.width if self.latent is None else self.latent.width
+
+
+def _against_mixing(shape: StackShape) -> Iterator[str]:
+    if not shape.num_shared:
+        yield "there are no shared experts"
+    if shape.latent is not None:
+        yield "they read the model's full width, and slots hold experts of a latent"
+    if isinstance(shape.selector, OnInputRouting):
+        yield "a row carries its one expert's weight, which no other expert may read"
+    if shape.shared_packing != UNPACKED:
+        yield "they are stored as routed ones are, and shared_packing says otherwise"
 
 
 class Model(Protocol):

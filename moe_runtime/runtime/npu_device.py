@@ -32,7 +32,8 @@ from moe_runtime.runtime.traffic import Nodes, Traffic
 
 __all__ = ["NpuDevice", "family_of", "open_device", "peers_of"]
 
-_BUILT = frozenset({WeightFormat.UNQUANTISED, WeightFormat.W8A8})
+_IN_OWN_LAYOUT = frozenset({WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4})
+"""Formats whose float4 weights operators read only in the device's own layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ class NpuDevice:
     def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
         """Return what is not built, of what the capability table allows the device."""
         reasons: list[str] = []
-        if weights not in _BUILT:
-            reasons.append(f"the Ascend backend is not built for {weights.value} weights")
+        if weights in _IN_OWN_LAYOUT:
+            reasons.append(
+                f"the Ascend backend is not built for {weights.value} weights, which operators "
+                "read only in the device's own layout (npu_format_cast)"
+            )
         if traffic.mode is ExchangeMode.FUSED_MC2:
             reasons.append("fused MC2 is not built: its custom operators are only probed")
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:

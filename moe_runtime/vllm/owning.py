@@ -17,7 +17,8 @@ from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.weights import DenseWeights, ExpertWeights
 from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
-from moe_runtime.layer.layer import LayerMaths, MoELayer, RankState
+from moe_runtime.layer.given import LayerMaths, RankState
+from moe_runtime.layer.layer import MoELayer
 from moe_runtime.layer.parts import Direct, LayerWeights
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.counters import LoadCounters
@@ -133,6 +134,7 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
             weights,
             held_LS=np.tile(_own_part(content_P, layout, ranks.group.rank), (len(runners), 1)),
             staging_rows=options.staging_rows,
+            num_experts=first.num_logical_experts,
         ),
         _even_tables(content_P, len(runners), layout, ranks),
         LoadCounters(

@@ -88,7 +88,10 @@ RIGHT: dict[str, Arguments] = {
     "npu_grouped_matmul": {
         "x": [meta(T * K, H)],
         "weight": [meta(E, H, 2 * W)],
+        "bias": None,
         "scale": None,
+        "antiquant_scale": None,
+        "antiquant_offset": None,
         "per_token_scale": None,
         "group_list": meta(E, dtype=I64),
         "split_item": 3,
@@ -96,6 +99,10 @@ RIGHT: dict[str, Arguments] = {
         "group_list_type": 0,
         "act_type": 0,
         "output_dtype": torch.bfloat16,
+        "x_dtype": None,
+        "weight_dtype": None,
+        "scale_dtype": None,
+        "per_token_scale_dtype": None,
     },
     "npu_dynamic_quant": {
         "input": meta(T, H),
@@ -103,6 +110,14 @@ RIGHT: dict[str, Arguments] = {
         "group_index": None,
         "dst_type": I8,
         "quant_mode": "pertoken",
+    },
+    "npu_dynamic_mx_quant": {
+        "input": meta(T, H),
+        "axis": -1,
+        "round_mode": "rint",
+        "dst_type": 292,
+        "block_size": 32,
+        "scale_alg": 0,
     },
     "npu_moe_token_unpermute": {
         "permuted_tokens": meta(T * K, H),
@@ -135,6 +150,44 @@ RIGHT: dict[str, Arguments] = {
     },
 }
 """One right call of each operator: every mistake is one of these with one thing changed."""
+
+WORDS = [meta(E, H, 2 * W // 8, dtype=I32)]
+BLOCKS: Arguments = {
+    "scale_dtype": 293,
+    "per_token_scale_dtype": 293,
+    "scale": [meta(E, 1, 2 * W, 2, dtype=torch.uint8)],
+    "per_token_scale": [meta(T * K, 1, 2, dtype=torch.uint8)],
+}
+FP8 = torch.float8_e4m3fn
+PAIRINGS: dict[str, Arguments] = {
+    "w8a8": int_rows(),
+    "w4a8": int_rows(
+        weight=WORDS, scale=[meta(E, 2, 2 * W, dtype=I64)], bias=[meta(E, 2 * W, dtype=F32)]
+    ),
+    "w4a16": {
+        "weight": WORDS,
+        "antiquant_scale": [meta(E, 2 * W)],
+        "antiquant_offset": [meta(E, 2 * W)],
+    },
+    "w8a8-fp8": int_rows(
+        x=[meta(T * K, H, dtype=FP8)],
+        weight=[meta(E, H, 2 * W, dtype=FP8)],
+        scale=[meta(E, 2 * W, dtype=F32)],
+    ),
+    "w8a8-mxfp8": {
+        **BLOCKS,
+        "x": [meta(T * K, H, dtype=FP8)],
+        "weight": [meta(E, H, 2 * W, dtype=FP8)],
+    },
+    "w4a4-mxfp4": {
+        **BLOCKS,
+        "x": [meta(T * K, H // 2, dtype=torch.uint8)],
+        "weight": [meta(E, H // 2, 2 * W, dtype=torch.uint8)],
+        "x_dtype": 296,
+        "weight_dtype": 296,
+    },
+}
+"""One right grouped matmul of each format that is not plain."""
 
 GATING, ROUTING, MATMUL = "npu_moe_gating_top_k", "npu_moe_init_routing_v2", "npu_grouped_matmul"
 UNPERMUTE, QUANT = "npu_moe_token_unpermute", "npu_dynamic_quant"
@@ -181,6 +234,25 @@ MISTAKES: list[tuple[str, str, Arguments]] = [
     ("too little assist information", COMBINE, {"assist_info_for_combine": meta(3, dtype=I32)}),
     ("whole numbers to quantise", QUANT, {"input": meta(T, H, dtype=I32)}),
 ]
+
+IN_FORMATS: list[tuple[str, Arguments]] = [
+    ("w4a8", {"scale": [meta(E, 2, 2 * W, dtype=F32)]}),
+    ("w4a8", {"scale": [meta(E, 3, 2 * W, dtype=I64)]}),
+    ("w4a8", {"bias": None}),
+    ("w4a8", {"output_dtype": torch.float16}),
+    ("w4a16", {"antiquant_offset": None}),
+    ("w4a16", {"antiquant_scale": [meta(E, 2 * W, dtype=torch.float16)]}),
+    ("w4a16", {"per_token_scale": [meta(T * K, dtype=F32)]}),
+    ("w8a8-fp8", {"scale": [meta(E, 2 * W)]}),
+    ("w8a8-fp8", {"weight": [meta(E, H, 2 * W, dtype=I8)]}),
+    ("w8a8-fp8", {"x_dtype": 292}),
+    ("w8a8-mxfp8", {"scale": [meta(E, 2, 2 * W, dtype=torch.uint8)]}),
+    ("w8a8-mxfp8", {"per_token_scale_dtype": None}),
+    ("w4a4-mxfp4", {"x_dtype": None}),
+    ("w4a4-mxfp4", {"weight": [meta(E, H, 2 * W, dtype=torch.uint8)]}),
+    ("w4a4-mxfp4", {"output_dtype": torch.float16}),
+]
+"""One thing wrong each in the grouped matmul of a format."""
 
 BY_POSITION = ("a keyword by position", GATING, (meta(T, E, dtype=F32), K, meta(E, dtype=F32)))
 
@@ -236,7 +308,10 @@ def main() -> None:
     door = NpuDoor(torch.ops.npu, torch.device("meta"))
     for operator in RULES:
         door.call(operator, **RIGHT[operator])
-    door.call(MATMUL, **{**RIGHT[MATMUL], **int_rows()})
+    for pairing in PAIRINGS.values():
+        door.call(MATMUL, **{**RIGHT[MATMUL], **pairing})
+    for pairing, wrong in IN_FORMATS:
+        assert by_rule(MATMUL, {**RIGHT[MATMUL], **PAIRINGS[pairing], **wrong}) == "rule"
     told: dict[str, list[str]] = {}
     for what, operator, change in MISTAKES:
         given = changed(operator, change)

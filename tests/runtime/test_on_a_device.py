@@ -214,7 +214,7 @@ def test_w8a8_goes_through_the_same_door() -> None:
     [
         (ExchangeMode.FUSED_MC2, WeightFormat.W8A8, "fused MC2 is not built"),
         (ExchangeMode.MC2, WeightFormat.W8A8, "opened for one rank alone"),
-        (ExchangeMode.ALL_GATHER, WeightFormat.W4A8, "not built for w4a8"),
+        (ExchangeMode.ALL_GATHER, WeightFormat.W4A8_MXFP, "float8 and float4 need an A5"),
         (
             ByTable(soc=SocFamily.A2, format="w8a8", capabilities=frozenset({Capability.MC2})),
             WeightFormat.W8A8,

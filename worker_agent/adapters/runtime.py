@@ -1,6 +1,7 @@
 """Our runtime as an engine: its slots, tables and counters.
 
 Axes    L layers   S local slots   E experts   J table rows   H phases
+        M shared experts that sit in slots
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from eplb_service.domain.deployment import ModelShape
+from eplb_service.domain.errors import InvalidPlacement
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement
@@ -182,9 +184,11 @@ class RuntimeEngine(SlotsEngine):
     def load(self, placement: Placement, table: IntArray) -> None:
         """Put a placement in use before the first step, from the model's own weights."""
         own = placement.phy2log[:, placement.layout.slots_of(self._rank)]
+        shared = shared_slots(placement, self._rank)
         for layer, wanted in enumerate(own):
             self._load_layer(layer, wanted)
             self._runtime.set_table(layer, table[layer])
+            self._source.set_shared(layer, shared[layer])
 
     def _load_layer(self, layer: int, wanted: IntArray) -> None:
         """Bring one layer's slots to their new content, one staging row at a time."""
@@ -219,6 +223,8 @@ class Seat:
     ownership: Ownership = Ownership.OWN
     sets_shares: bool = True
     """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
+    num_shared: int = 0
+    """M."""
     fault: EngineFault = no_fault
     """Says why the engine would carry an order out wrongly; None where it would not."""
 
@@ -234,6 +240,7 @@ def seat_of(runtime: MoeRuntime) -> Seat:
         top_k=shape.selector.top_k,
         bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
         engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
+        num_shared=shape.num_shared_in_slots,
     )
 
 
@@ -248,7 +255,28 @@ def link_of(seat: Seat) -> DeviceLink | None:
 
 def served_by(seat: Seat, phy2log: IntArray) -> Placement:
     """Return the placement of a seat whose group holds `phy2log`: [L, P]."""
-    return Placement(phy2log, seat.num_experts, SlotLayout(seat.runtime.layout.slots_per_rank))
+    layout = SlotLayout(seat.runtime.layout.slots_per_rank)
+    return Placement(phy2log, seat.num_experts, layout, seat.num_shared)
+
+
+def shared_slots(placement: Placement, rank: int) -> IntArray:
+    """Return int64 [L, M]: where a rank's tokens find each shared expert in slots.
+
+    Its own slot where it has one, so that nothing travels; else the ranks in turn. Raises
+    InvalidPlacement for one that has no slot.
+    """
+    chosen = np.empty((placement.num_layers, placement.num_shared), dtype=np.int64)
+    own = placement.layout.slots_of(rank)
+    for layer, phy2log in enumerate(placement.phy2log):
+        for number in range(placement.num_shared):
+            homes = np.flatnonzero(phy2log == placement.num_experts + number)
+            if not homes.size:
+                raise InvalidPlacement(
+                    f"layer {layer}: shared expert {number} has no slot; nothing was loaded"
+                )
+            at_home = homes[(homes >= own.start) & (homes < own.stop)]
+            chosen[layer, number] = at_home[0] if at_home.size else homes[rank % homes.size]
+    return chosen
 
 
 def shape_of(seat: Seat, *, model_layers: tuple[int, ...]) -> ModelShape:
@@ -256,7 +284,7 @@ def shape_of(seat: Seat, *, model_layers: tuple[int, ...]) -> ModelShape:
     return ModelShape(
         layers=model_layers,
         num_experts=seat.num_experts,
-        num_shared=0,
+        num_shared=seat.num_shared,
         top_k=seat.top_k,
         bytes_per_expert=seat.bytes_per_expert,
     )
