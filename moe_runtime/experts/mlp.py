@@ -15,7 +15,7 @@ from moe_runtime.contracts.errors import UnreadableRows
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.stages import Computed, Dispatched
-from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
+from moe_runtime.contracts.weights import BiasedWeights, ReadableWeights
 from moe_runtime.experts.activations import Activation
 from moe_runtime.experts.lora import Adapted, Unadapted
 
@@ -31,7 +31,7 @@ def _nothing() -> None:
 
 def compute_grouped(
     dispatched: Dispatched[C],
-    weights: ExpertWeights,
+    weights: ReadableWeights,
     *,
     activation: Activation,
     backend: Backend,

@@ -38,6 +38,7 @@ from moe_runtime.contracts.weights import (
     BiasedWeights,
     DenseWeights,
     ExpertWeights,
+    FusedWeights,
     Mxfp4A16Weights,
     PlainExpertWeights,
     W4A4Mxfp4Weights,
@@ -132,7 +133,8 @@ def pack(dense: DenseWeights, packing: Packing, dtype: torch.dtype) -> PlainExpe
 
 def dense_of(weights: ExpertWeights) -> DenseWeights:
     """Return float64 weights: what the weights of a format stand for, exactly, without biases."""
-    inner = weights.weights if isinstance(weights, BiasedWeights) else weights
+    readable = weights.weights if isinstance(weights, FusedWeights) else weights
+    inner = readable.weights if isinstance(readable, BiasedWeights) else readable
     num_slots = next(iter(inner.named().values())).shape[0]
     w13, w2 = (
         torch.stack([slot_matrix(linear, slot) for slot in range(num_slots)])
@@ -153,8 +155,10 @@ def _fp8(w_SBA: Tensor) -> Fp8Linear:
 
 def _int4(w_SBA: Tensor, group_size: int) -> Int4Linear:
     grouped = _grouped(w_SBA, group_size)
-    scale_SGB = grouped.abs().amax(dim=2) / 7
+    # Kernels read scales that float16 has, so no others are stored.
+    scale_SGB = (grouped.abs().amax(dim=2) / 7).to(torch.float16).float()
     q_SGAB = torch.round(grouped / torch.where(scale_SGB == 0, 1, scale_SGB)[:, :, None])
+    q_SGAB = q_SGAB.clamp(-8, 7)
     bias_SB = 8 * (q_SGAB * scale_SGB[:, :, None]).double().sum(dim=(1, 2))
     return Int4Linear(pack_int4(q_SGAB.flatten(1, 2)), scale_SGB, bias_SB.float())
 

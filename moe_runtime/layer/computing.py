@@ -11,12 +11,14 @@ from torch import Tensor
 from moe_runtime.contracts.adapters import NoAdapters
 from moe_runtime.contracts.errors import EmptySlotReached, StaleTable
 from moe_runtime.contracts.ids import UNCLAIMED
-from moe_runtime.contracts.stages import Computed, Dispatched
+from moe_runtime.contracts.stages import Computed, Dispatched, FusedMc2Carry
 from moe_runtime.contracts.step import StepView
 from moe_runtime.contracts.timeline import Moment, Timeline
 from moe_runtime.contracts.torch_calls import to_array
+from moe_runtime.contracts.weights import ReadableWeights
 from moe_runtime.experts.lora import Adapted, Unadapted, adapters_of_rows
 from moe_runtime.experts.mlp import compute_grouped
+from moe_runtime.formats.fusing import by_fused_scales, plain_of
 from moe_runtime.layer.given import LayerAdapters, LayerMaths, RankState
 from moe_runtime.placement.slots import EMPTY
 
@@ -52,7 +54,7 @@ class RankExperts:
         started = maths.clock()
         computed = compute_grouped(
             dispatched,
-            self._slots.weights(self._layer),
+            self._weights(dispatched),
             activation=maths.activation,
             backend=maths.backend,
             before_down=lambda: self.timeline.mark(Moment.DOWN),
@@ -61,6 +63,12 @@ class RankExperts:
         self.timeline.mark(Moment.COMBINE)
         self.seconds += maths.clock() - started
         return computed
+
+    def _weights(self, dispatched: Dispatched[C]) -> ReadableWeights:
+        """Return the experts as the exchange that brought the rows has them computed."""
+        weights = self._slots.weights(self._layer)
+        is_fused = isinstance(dispatched.carry, FusedMc2Carry)
+        return by_fused_scales(weights) if is_fused else plain_of(weights)
 
     def _lora(self, dispatched: Dispatched[C]) -> Unadapted | Adapted:
         """Return what adapters add to the rows that arrived, also those of other ranks' tokens."""

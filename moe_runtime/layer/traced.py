@@ -27,6 +27,7 @@ from moe_runtime.contracts.weights import BiasedWeights
 from moe_runtime.exchange.places import inverse
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.experts.shared import compute_shared
+from moe_runtime.formats.fusing import plain_of
 from moe_runtime.layer.layer import MoELayer
 from moe_runtime.layer.mixing import shared_weights, with_shared
 from moe_runtime.routing.applying import apply
@@ -151,7 +152,7 @@ class TracedLayer(nn.Module):
                 claimed_NS=self.held_S[None],
                 carry=None,
             ),
-            self._layer.state.slots.weights(self._layer.index),
+            plain_of(self._layer.state.slots.weights(self._layer.index)),
             activation=self._layer.maths.activation,
             backend=self._backend,
         )
@@ -184,7 +185,7 @@ def _refuse_untraceable(layer: MoELayer) -> None:
     reasons: list[str] = []
     if not isinstance(layer.router, ScoreRouter):
         reasons.append("routing by token ids or by the model's function is checked on the host")
-    if isinstance(layer.state.slots.weights(layer.index), BiasedWeights):
+    if isinstance(plain_of(layer.state.slots.weights(layer.index)), BiasedWeights):
         reasons.append("biases of experts are spread by counts that the host reads")
     if reasons:
         raise Unsupported(f"layer {layer.index} as a traced one", reasons=reasons)

@@ -35,9 +35,11 @@ from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.checking import check_batch, check_memory, check_own
 from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.loading import (
+    ServedAs,
     at_home,
     load_slots,
     require_modes,
+    served_as,
     served_expert,
     served_layer,
 )
@@ -75,10 +77,10 @@ class MoeRuntime:
         self.layout = start.layout
         self._peers = peers
         self._base = start.layout.base(peers.rank)
-        self._dtype, self._packing = dtype, packing
+        self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
         self.device = start.device
         home = self.device.home
-        self.slots = _load(model, start, held_LS, (packing, dtype))
+        self.slots = _load(model, start, held_LS, self._served)
         self._tables = DispatchTables(
             start.tables_LEJ, layout=start.layout, shared_LM=start.shared_LM, home=home
         )
@@ -207,7 +209,7 @@ class MoeRuntime:
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
         """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
-        return served_expert(self.model, (layer, expert), self._packing, self._dtype)
+        return served_expert(self.model, (layer, expert), self._served)
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
         held_S, rank = self.slots.held()[layer], self._peers.rank
@@ -235,7 +237,7 @@ def _recorder(shape: StackShape) -> StepRecorder:
 
 
 def _load(
-    model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: tuple[Packing, torch.dtype]
+    model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: ServedAs
 ) -> ExpertSlots[ExpertWeights]:
     home = start.device.home
     layers = [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)]

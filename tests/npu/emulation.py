@@ -84,14 +84,14 @@ def dynamic_mx_quant(**given: Any) -> tuple[Tensor, Tensor]:
     assert given["round_mode"] == "rint"
     wide, is_fp4 = given["input"].double(), given["dst_type"] == 296
     rows, width = wide.shape
-    blocks = torch.nn.functional.pad(wide, (0, -width % 32)).view(rows, -1, 32)
+    blocks = torch.nn.functional.pad(wide, (0, -width % 32)).view(rows, -(-width // 32), 32)
     largest = blocks.abs().amax(2)
     exponent = torch.floor(torch.log2(largest)) - (2 if is_fp4 else 8)
     exponent = torch.where(largest > 0, exponent, -127).clamp(-127, 127)
     scaled = (blocks / torch.exp2(exponent)[..., None]).flatten(1)[:, :width]
     codes = torch.full((rows, (exponent.shape[1] + 1) // 2 * 2), 255, dtype=torch.uint8)
     codes[:, : exponent.shape[1]] = (exponent + 127).to(torch.uint8)
-    pairs = codes.view(rows, -1, 2)
+    pairs = codes.view(rows, codes.shape[1] // 2, 2)
     if not is_fp4:
         return scaled.clamp(-448, 448).to(torch.float8_e4m3fn), pairs
     # The nearest of the eight; of two as near, the one whose last bit is zero.

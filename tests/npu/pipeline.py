@@ -83,7 +83,8 @@ def without_numbers(weights: P, device: torch.device) -> P:
     """Return the same weights with tensors of the same kinds on a device, empty."""
     if isinstance(weights, Tensor):
         return cast("P", torch.empty(weights.shape, dtype=weights.dtype, device=device))
-    assert is_dataclass(weights) and not isinstance(weights, type)
+    assert is_dataclass(weights)
+    assert not isinstance(weights, type)
     parts = {f.name: without_numbers(getattr(weights, f.name), device) for f in fields(weights)}
     return replace(weights, **parts)
 
