@@ -7,6 +7,8 @@
 It opens where an NPU answers, and nowhere else; it never computes on the CPU instead.
 """
 
+import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,6 +30,7 @@ __all__ = [
     "NpuStreams",
     "communicator",
     "custom_operators",
+    "mega_moe",
     "moving_lane",
     "open_npu",
 ]
@@ -41,8 +44,12 @@ class Installation:
     soc: str
     missing: tuple[str, ...]
     """Custom operators that are not registered."""
+    mega_moe: str
+    """What keeps MegaMoe from being used; empty if nothing does."""
 
 
+_MEGA_MOE = "cann_ops_transformer"
+"""A package of its own, which may be there without `_C_ascend`, or the other way round."""
 _CUSTOM = ("dispatch_ffn_combine", "npu_dequant_swiglu_quant")
 """Of `_C_ascend`, which comes with vllm-ascend: what fused MC2 and fused experts would need."""
 
@@ -67,12 +74,28 @@ def open_npu(index: int) -> tuple[NpuBackend, Installation]:
     if "310P" in soc:
         raise NpuUnavailable(f"{soc}: operators count in other types there, which is not built yet")
     backend = NpuBackend(NpuDoor(torch.ops.npu, torch.device("npu", index)))
-    return backend, Installation(version, soc, custom_operators(_CUSTOM))
+    return backend, Installation(version, soc, custom_operators(_CUSTOM), mega_moe())
 
 
 def custom_operators(wanted: Sequence[str]) -> tuple[str, ...]:
     """Return those of `wanted` that are not registered as `_C_ascend` operators."""
     return tuple(name for name in wanted if not hasattr(torch.ops._C_ascend, name))
+
+
+def mega_moe() -> str:
+    """Return what keeps MegaMoe from being used here, as a sentence; empty if nothing does.
+
+    Looked for by its own package, apart from `_C_ascend`: neither says anything of the other.
+    """
+    if importlib.util.find_spec(_MEGA_MOE) is None:
+        return f"the package {_MEGA_MOE} is not installed"
+    try:
+        operators = importlib.import_module(f"{_MEGA_MOE}.ops")
+    except (ImportError, OSError, RuntimeError) as cause:
+        return f"{_MEGA_MOE} cannot be imported ({cause})"
+    wanted = ("get_symm_buffer_for_mega_moe", "mega_moe")
+    gone = [name for name in wanted if not callable(getattr(operators, name, None))]
+    return f"{_MEGA_MOE} does not have {', '.join(gone)}" if gone else ""
 
 
 def communicator(group: dist.ProcessGroup) -> Communicator:

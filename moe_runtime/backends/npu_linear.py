@@ -29,6 +29,7 @@ from moe_runtime.contracts.linears import (
 )
 from moe_runtime.contracts.npu_errors import NpuKernelMissing
 from moe_runtime.contracts.rows import Fp8Rows, Int8Rows, Mx4Rows, Mx8Rows, PlainRows, Rows
+from moe_runtime.contracts.torch_calls import in_pieces
 
 __all__ = ["grouped_linear"]
 
@@ -154,4 +155,4 @@ def _in_words(scale: Tensor) -> Tensor:
 
 def _in_pairs(scales_C: Tensor) -> Tensor:
     """Return [..., ceil(C / 2), 2]."""
-    return pad(scales_C, (0, scales_C.shape[-1] % 2), value=_ONE).unflatten(-1, (-1, 2))
+    return in_pieces(pad(scales_C, (0, scales_C.shape[-1] % 2), value=_ONE), 2)

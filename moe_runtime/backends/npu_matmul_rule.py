@@ -121,9 +121,7 @@ def _scales_of_groups(
 ) -> None:
     """Refuse all but [S, B], or [S, G, B] with groups that divide the input."""
     num_slots, width_in, words = weight.shape
-    value = given.arguments[name]
-    flat = isinstance(value, list) and len(value) == 1 and getattr(value[0], "ndim", 0) == 2
-    if flat:
+    if given.axes(name) == 2:
         given.only(name, num_slots, 8 * words, dtypes=dtypes)
         return
     scales = given.only(name, num_slots, None, 8 * words, dtypes=dtypes)

@@ -28,7 +28,7 @@ from moe_runtime.runtime import (
     SyntheticModel,
 )
 from tests.runtime.routings import KINDS, stack_of
-from tests.runtime.stacks import IntArray, tokens
+from tests.runtime.stacks import tokens
 from worker_agent.adapters.memory import DigestBook
 from worker_agent.adapters.runtime import seat_of, served_by, shape_of, shared_slots
 
@@ -65,7 +65,7 @@ def test_its_deployment_says_how_many_there_are_and_where_they_sit() -> None:
 def test_a_placement_is_loaded_with_their_slots_and_counts_them_apart() -> None:
     runtime = serving(FIRST)
     engine = seat_of(runtime).engine(DigestBook(), 0)
-    table: IntArray = np.array([[[THEN.index(e)] for e in range(E)]])
+    table = np.array([[[THEN.index(e)] for e in range(E)]], dtype=np.int32)
     engine.load(placement(THEN), table)
     x_TD = tokens(SHAPE, 6, seed=1)
     out = runtime.forward(Batch.of(x_TD, ByGate(), Step(StepKind.REAL, Phase.DECODE)))

@@ -45,6 +45,7 @@ def errors(opened: Opened) -> Iterator[dict[str, float]]:
         "torch": torch.__version__,
         "cann": cann_version(),
         "custom operators that are missing": on.missing,
+        "against MegaMoe": on.mega_moe,
         "errors, as a share of the norm": measured,
     }
     REPORT.parent.mkdir(exist_ok=True)

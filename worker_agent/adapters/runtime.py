@@ -260,12 +260,12 @@ def served_by(seat: Seat, phy2log: IntArray) -> Placement:
 
 
 def shared_slots(placement: Placement, rank: int) -> IntArray:
-    """Return int64 [L, M]: where a rank's tokens find each shared expert in slots.
+    """Return [L, M]: where a rank's tokens find each shared expert in slots.
 
     Its own slot where it has one, so that nothing travels; else the ranks in turn. Raises
     InvalidPlacement for one that has no slot.
     """
-    chosen = np.empty((placement.num_layers, placement.num_shared), dtype=np.int64)
+    chosen = np.empty((placement.num_layers, placement.num_shared), dtype=np.int32)
     own = placement.layout.slots_of(rank)
     for layer, phy2log in enumerate(placement.phy2log):
         for number in range(placement.num_shared):
