@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from moe_runtime.contracts.errors import ShapeMismatch
+
 __all__ = [
     "batch_p2p",
     "first_line",
@@ -24,6 +26,7 @@ __all__ = [
     "to_ints",
     "unique_ints",
     "wait_for",
+    "whole",
 ]
 
 
@@ -104,3 +107,14 @@ def batch_p2p(
 def first_line(error: RuntimeError) -> str:
     """Return the first line of what torch says, without the C++ stack below it."""
     return (str(error).splitlines() or [repr(error)])[0]
+
+
+def whole(numbers: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:
+    """Return a copy as int64; raises ShapeMismatch for what is not whole numbers.
+
+    A half, or a number of more than 64 bits, would be cut to another slot's without a word.
+    """
+    given = np.asarray(numbers)
+    if given.size and given.dtype.kind not in "iu":
+        raise ShapeMismatch(f"{what} of {given.dtype}", got=given.shape, expected="whole numbers")
+    return np.array(given, dtype=np.int64)

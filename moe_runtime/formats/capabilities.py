@@ -16,9 +16,10 @@ from moe_runtime.contracts.errors import Unsupported
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.formats.packing import WeightFormat
 
-__all__ = ["Asked", "DeviceKind", "refusals", "require"]
+__all__ = ["DTYPES", "Asked", "DeviceKind", "refusals", "require"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""In which a model may compute, and in which tokens may come."""
 _FUSED = "fused_mc2"
 _PLAIN_SWIGLU = "SwiGLU"
 _INTEGERS = {WeightFormat.W8A8, WeightFormat.W4A8}

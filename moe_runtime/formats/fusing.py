@@ -16,6 +16,7 @@ from moe_runtime.contracts.weights import (
     BiasedWeights,
     ExpertWeights,
     FusedWeights,
+    PlainExpertWeights,
     ReadableWeights,
     W4A8Weights,
     W8A8Weights,
@@ -103,7 +104,7 @@ def fused_lists(weights: ExpertWeights) -> FusedLists:
     return FusedLists({name: stack.unbind() for name, stack in weights.named().items()})
 
 
-def _inner(weights: ReadableWeights) -> ReadableWeights:
+def _inner(weights: ReadableWeights) -> PlainExpertWeights:
     return weights.weights if isinstance(weights, BiasedWeights) else weights
 
 

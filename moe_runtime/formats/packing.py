@@ -99,6 +99,15 @@ class Packing:
     group_size: int = 0
     """Inputs that share a scale in int4 formats; 0: all inputs of an output."""
 
+    def __post_init__(self) -> None:
+        grouped = self.format in {WeightFormat.W4A8, WeightFormat.W4A16}
+        if self.group_size < 0 or (self.group_size and not grouped):
+            raise ShapeMismatch(
+                f"groups of {self.format.value} weights",
+                got=(self.group_size,),
+                expected="0 or more inputs of int4 formats, 0 of all others",
+            )
+
 
 def pack(dense: DenseWeights, packing: Packing, dtype: torch.dtype) -> PlainExpertWeights:
     """Return the nearest weights of a format.

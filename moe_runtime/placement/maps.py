@@ -23,9 +23,9 @@ from torch import Tensor
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch, UnplacedExpert
 from moe_runtime.contracts.ids import NOT_SENT, PhysicalIds
 from moe_runtime.contracts.stages import Placed, Routed
-from moe_runtime.contracts.torch_calls import from_array, to_array, unique_ints
+from moe_runtime.contracts.torch_calls import from_array, to_array, unique_ints, whole
 
-__all__ = ["DispatchTables", "SlotLayout", "remap", "whole"]
+__all__ = ["DispatchTables", "SlotLayout", "remap"]
 
 _HOST = torch.device("cpu")
 
@@ -75,7 +75,7 @@ class DispatchTables:
         home: torch.device = _HOST,
     ) -> None:
         tables = whole(tables_LEJ, "tables_LEJ")
-        if tables.ndim != 3:
+        if tables.ndim != 3 or not tables.shape[2]:
             raise ShapeMismatch("tables_LEJ", got=tables.shape, expected="(L, E, J)")
         shared = whole(shared_LM, "shared_LM").reshape(len(tables), -1)
         self._layout = layout
@@ -115,6 +115,7 @@ class DispatchTables:
 
     def check_shared(self, layer: int, slots: npt.NDArray[np.int64]) -> None:
         """Raise BadTable unless there is one slot, of those there are, for each shared expert."""
+        self._check_layer(layer)
         expected = tuple(self._shared_LM.shape[1:])
         if slots.shape != expected:
             raise BadTable(
@@ -128,8 +129,16 @@ class DispatchTables:
                 f"outside 0..{self._layout.num_slots - 1}",
             )
 
+    def _check_layer(self, layer: int) -> None:
+        """Refuse what no layer is called; -1 would be the last one."""
+        if not 0 <= layer < len(self._tables_LEJ):
+            raise BadTable(
+                layer=layer, reason=f"there is no such layer: there are {len(self._tables_LEJ)}"
+            )
+
     def check(self, layer: int, table: npt.NDArray[np.int64]) -> None:
         """Raise BadTable unless the table has the right shape and names only slots there are."""
+        self._check_layer(layer)
         expected = tuple(self._tables_LEJ.shape[1:])
         if table.shape != expected:
             raise BadTable(layer=layer, reason=f"table has shape {table.shape}, not {expected}")
@@ -140,17 +149,6 @@ class DispatchTables:
                 reason=f"experts {_experts(outside)} are sent to slots outside "
                 f"0..{self._layout.num_slots - 1}",
             )
-
-
-def whole(numbers: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:
-    """Return a copy as int64; raises ShapeMismatch for what is not whole numbers.
-
-    A half, or a number of more than 64 bits, would be cut to another slot's without a word.
-    """
-    given = np.asarray(numbers)
-    if given.size and given.dtype.kind not in "iu":
-        raise ShapeMismatch(f"{what} of {given.dtype}", got=given.shape, expected="whole numbers")
-    return np.array(given, dtype=np.int64)
 
 
 def remap(routed: Routed, table_EJ: Tensor, *, layer: int, row_offset: int = 0) -> Placed:

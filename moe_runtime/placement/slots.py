@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import BadInstall, ShapeMismatch
-from moe_runtime.contracts.torch_calls import from_array
+from moe_runtime.contracts.torch_calls import from_array, whole
 from moe_runtime.contracts.weights import StackedWeights
 
 __all__ = ["EMPTY", "ExpertSlots", "Install", "digest"]
@@ -55,7 +55,7 @@ class ExpertSlots(Generic[W]):
         num_experts: int,
     ) -> None:
         self._layers = tuple(layers)
-        self._held_LS = np.array(held_LS, dtype=np.int64)
+        self._held_LS = whole(held_LS, "held_LS")
         self._num_experts = num_experts
         self._staging = self._layers[0].allocate(staging_rows)
         self.num_slots = next(iter(self._layers[0].named().values())).shape[0]
@@ -82,6 +82,7 @@ class ExpertSlots(Generic[W]):
 
     def expert_tensors(self, layer: int, local_slot: int) -> dict[str, Tensor]:
         """Return views onto the live memory of one slot."""
+        self._check_layer(layer)
         self._check(layer, "local slot", [local_slot], self.num_slots)
         return {name: stack[local_slot] for name, stack in self._layers[layer].named().items()}
 
@@ -98,7 +99,8 @@ class ExpertSlots(Generic[W]):
 
         Raises BadInstall, before anything is changed.
         """
-        held = np.array(held_S, dtype=np.int64)
+        held = whole(held_S, "held_S")
+        self._check_layer(layer)
         self._check_install(layer, installs, held)
         slots, rows = self._slots[layer], self._rows
         for install in installs:
@@ -123,6 +125,13 @@ class ExpertSlots(Generic[W]):
         unfilled = set(np.flatnonzero((held != self._held_LS[layer]) & (held != EMPTY)).tolist())
         if missing := sorted(unfilled - set(targets)):
             raise BadInstall(layer=layer, reason=f"slots {missing} get a new expert but no weights")
+
+    def _check_layer(self, layer: int) -> None:
+        """Refuse what no layer is called; -1 would be the last one."""
+        if not 0 <= layer < len(self._layers):
+            raise BadInstall(
+                layer=layer, reason=f"there is no such layer: there are {len(self._layers)}"
+            )
 
     def _check_held(self, layer: int, held: npt.NDArray[np.int64]) -> None:
         self._check(layer, "expert", held[held != EMPTY].tolist(), self._num_experts)

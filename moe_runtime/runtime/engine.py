@@ -8,6 +8,7 @@ Axes    T rows   D model width   L layers   S local slots   E experts   J rows o
 
 import zlib
 from collections.abc import Sequence
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +18,10 @@ from torch import Tensor
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.adapters import ExpertAdapters
+from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
-from moe_runtime.contracts.torch_calls import to_array
+from moe_runtime.contracts.torch_calls import to_array, whole
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.formats.packing import Packing
@@ -27,8 +29,9 @@ from moe_runtime.layer.given import LayerInput, LayerMaths, RankState
 from moe_runtime.layer.layer import MoELayer, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
-from moe_runtime.placement.maps import DispatchTables, whole
+from moe_runtime.placement.maps import DispatchTables
 from moe_runtime.placement.slots import ExpertSlots, Install
+from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.routing.router import bind
 from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
@@ -98,7 +101,7 @@ class MoeRuntime:
         self._capture = traffic.capture
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
-        self._settings_mark = self._ways.check()
+        self._settings_mark = self._ways.check() ^ _mark_of_model(shape, dtype, packing)
         self._adapters = LoadedAdapters(traffic.num_adapters)
         state = RankState(self.slots, self._tables, self._counters)
         self.layers = _layers(model, state, dtype, self.device)
@@ -113,9 +116,9 @@ class MoeRuntime:
 
         Raises ShapeMismatch, WrongMemory, MissingTokenIds and TokenIdOutOfRange, before the group
         hears of the step, if the batch does not fit model and device, or asks for adapters that
-        are not there (BadAdapter), RanksDisagree, on all ranks
-        alike, if they do not exchange alike, and what the stages raise; after an ExchangeFailed
-        the group is lost.
+        are not there (BadAdapter), RanksDisagree, on all ranks alike, if they do not exchange alike
+        or were not built for the same model, dtype and format, and what the stages raise; after an
+        ExchangeFailed the group is lost.
         """
         check_batch(self.model.shape, batch)
         check_memory(batch, self.device.home)
@@ -208,7 +211,15 @@ class MoeRuntime:
         return self._counters.snapshot()
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
-        """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
+        """Return one expert fresh from the model, as it is served: stacks of one slot."""
+        shape = self.model.shape
+        num_experts = shape.num_experts + shape.num_shared_in_slots
+        if not (0 <= layer < shape.num_layers and 0 <= expert < num_experts):
+            raise ShapeMismatch(
+                f"expert {expert} of layer {layer}",
+                got=(),
+                expected=f"one of {num_experts} in one of {shape.num_layers} layers",
+            )
         return served_expert(self.model, (layer, expert), self._served)
 
     def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
@@ -262,6 +273,19 @@ def _layers(
         MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
         for i, w in enumerate(parts)
     )
+
+
+def _mark_of_model(shape: StackShape, dtype: torch.dtype, packing: Packing) -> int:
+    """Return a fingerprint of what is served, the same on every rank that serves the same.
+
+    A model's own function is left out: no two processes have it at one address.
+    """
+    routing = shape.selector
+    by = routing.by if isinstance(routing, OnInputRouting) else routing
+    chosen = (by.num_experts, by.top_k, by.factor) if isinstance(by, CustomRouting) else by
+    rest = [getattr(shape, field.name) for field in fields(shape) if field.name != "selector"]
+    told = repr((type(routing).__name__, chosen, rest, dtype, packing))
+    return zlib.crc32(told.encode())
 
 
 def _mark(numbers: npt.ArrayLike) -> int:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from moe_runtime.contracts.errors import ImpossibleRouting
+from moe_runtime.contracts.errors import ImpossibleRouting, ShapeMismatch
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.activations import Activation
 from moe_runtime.formats.packing import Packing
@@ -45,8 +45,8 @@ class ExpertBias:
 class StackShape:
     """A stack of equal MoE layers.
 
-    Raises ImpossibleRouting for a correction where nothing is chosen by scores, and for shared
-    experts in slots where a slot cannot hold them.
+    Raises ShapeMismatch for sizes that no stack has, and ImpossibleRouting for a correction where
+    nothing is chosen by scores, or shared experts in slots where a slot cannot hold them.
     """
 
     num_layers: int
@@ -70,6 +70,13 @@ class StackShape:
     """Whether routed experts add a bias after each linear."""
 
     def __post_init__(self) -> None:
+        sizes = (self.num_layers, self.width, self.intermediate, self.routed_width)
+        if min(sizes) < 1 or self.num_shared < 0:
+            raise ShapeMismatch(
+                "a stack (layers, width, intermediate, routed width, shared experts)",
+                got=(*sizes, self.num_shared),
+                expected="1 or more each, shared experts 0 or more",
+            )
         by = self.selector.by if isinstance(self.selector, OnInputRouting) else self.selector
         if self.corrected and isinstance(by, HashRouting | CustomRouting):
             raise ImpossibleRouting(

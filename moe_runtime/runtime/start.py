@@ -11,6 +11,7 @@ import numpy.typing as npt
 from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.placement.maps import SlotLayout
+from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.model import StackShape
 
@@ -41,6 +42,16 @@ def check_start(shape: StackShape, start: Start, peers: Peers) -> None:
     held = np.shape(start.held_LS)
     if held != (expected := (shape.num_layers, ranks[peers.rank])):
         raise ShapeMismatch("held_LS", got=held, expected=f"{expected}")
+    num_experts = shape.num_experts + shape.num_shared_in_slots
+    content = np.asarray(start.held_LS)
+    if ((content < EMPTY) | (content >= num_experts)).any():
+        raise ShapeMismatch(
+            f"held_LS with experts {content.min()} to {content.max()}",
+            got=held,
+            expected=f"{EMPTY} for empty, or 0 to {num_experts - 1}",
+        )
+    if start.staging_rows < 0:
+        raise ShapeMismatch("staging_rows", got=(start.staging_rows,), expected="0 or more")
     tables = np.shape(start.tables_LEJ)
     if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
         raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")

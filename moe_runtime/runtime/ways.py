@@ -155,6 +155,7 @@ class Ways:
             "limits": _mark(self.traffic.limits),
             "width": self.shape.routed_width,
             "slots": self.layout.num_slots,
+            "slots by rank": _mark(self.layout.slots_per_rank),
             "adapters": self.traffic.num_adapters,
             "captured": int(self.traffic.capture is not None),
         }

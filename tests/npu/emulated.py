@@ -20,7 +20,7 @@ from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.stages import Computed, Dispatched, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
-from moe_runtime.contracts.weights import DenseWeights, ExpertWeights
+from moe_runtime.contracts.weights import DenseWeights, PlainExpertWeights
 from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.limits import UNLIMITED
 from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
@@ -65,7 +65,7 @@ PACKINGS = (
 )
 
 
-def weights_of(packing: Packing, rank: int) -> ExpertWeights:
+def weights_of(packing: Packing, rank: int) -> PlainExpertWeights:
     random = torch.Generator().manual_seed(10 + rank)
 
     def normal(*shape: int) -> Tensor:

@@ -16,27 +16,24 @@ import torch
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_rules import RULES
 from moe_runtime.contracts.npu_errors import NpuCallRefused
-
-Arguments = dict[str, Any]
-ABSENT = object()
-T, H, W, E, K, N = 6, 64, 32, 8, 2, 4
-I8, I32, I64, F32 = torch.int8, torch.int32, torch.int64, torch.float32
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.empty(*shape, dtype=dtype, device="meta")
-
-
-def int_rows(**given: Any) -> Arguments:
-    """Change a grouped matmul to int8 rows by int8 weights."""
-    right = {
-        "x": [meta(T * K, H, dtype=I8)],
-        "weight": [meta(E, H, 2 * W, dtype=I8)],
-        "scale": [meta(E, 2 * W)],
-        "per_token_scale": [meta(T * K, dtype=F32)],
-    }
-    return {**right, **given}
-
+from tests.npu.pairings import (
+    ABSENT,
+    F32,
+    I8,
+    I32,
+    I64,
+    IN_FORMATS,
+    PAIRINGS,
+    Arguments,
+    E,
+    H,
+    K,
+    N,
+    T,
+    W,
+    int_rows,
+    meta,
+)
 
 GROUP: Arguments = {
     "expert_ids": meta(T, K, dtype=I32),
@@ -151,44 +148,6 @@ RIGHT: dict[str, Arguments] = {
 }
 """One right call of each operator: every mistake is one of these with one thing changed."""
 
-WORDS = [meta(E, H, 2 * W // 8, dtype=I32)]
-BLOCKS: Arguments = {
-    "scale_dtype": 293,
-    "per_token_scale_dtype": 293,
-    "scale": [meta(E, 1, 2 * W, 2, dtype=torch.uint8)],
-    "per_token_scale": [meta(T * K, 1, 2, dtype=torch.uint8)],
-}
-FP8 = torch.float8_e4m3fn
-PAIRINGS: dict[str, Arguments] = {
-    "w8a8": int_rows(),
-    "w4a8": int_rows(
-        weight=WORDS, scale=[meta(E, 2, 2 * W, dtype=I64)], bias=[meta(E, 2 * W, dtype=F32)]
-    ),
-    "w4a16": {
-        "weight": WORDS,
-        "antiquant_scale": [meta(E, 2 * W)],
-        "antiquant_offset": [meta(E, 2 * W)],
-    },
-    "w8a8-fp8": int_rows(
-        x=[meta(T * K, H, dtype=FP8)],
-        weight=[meta(E, H, 2 * W, dtype=FP8)],
-        scale=[meta(E, 2 * W, dtype=F32)],
-    ),
-    "w8a8-mxfp8": {
-        **BLOCKS,
-        "x": [meta(T * K, H, dtype=FP8)],
-        "weight": [meta(E, H, 2 * W, dtype=FP8)],
-    },
-    "w4a4-mxfp4": {
-        **BLOCKS,
-        "x": [meta(T * K, H // 2, dtype=torch.uint8)],
-        "weight": [meta(E, H // 2, 2 * W, dtype=torch.uint8)],
-        "x_dtype": 296,
-        "weight_dtype": 296,
-    },
-}
-"""One right grouped matmul of each format that is not plain."""
-
 GATING, ROUTING, MATMUL = "npu_moe_gating_top_k", "npu_moe_init_routing_v2", "npu_grouped_matmul"
 UNPERMUTE, QUANT = "npu_moe_token_unpermute", "npu_dynamic_quant"
 DISPATCH, COMBINE = "npu_moe_distribute_dispatch_v2", "npu_moe_distribute_combine_v2"
@@ -234,25 +193,6 @@ MISTAKES: list[tuple[str, str, Arguments]] = [
     ("too little assist information", COMBINE, {"assist_info_for_combine": meta(3, dtype=I32)}),
     ("whole numbers to quantise", QUANT, {"input": meta(T, H, dtype=I32)}),
 ]
-
-IN_FORMATS: list[tuple[str, Arguments]] = [
-    ("w4a8", {"scale": [meta(E, 2, 2 * W, dtype=F32)]}),
-    ("w4a8", {"scale": [meta(E, 3, 2 * W, dtype=I64)]}),
-    ("w4a8", {"bias": None}),
-    ("w4a8", {"output_dtype": torch.float16}),
-    ("w4a16", {"antiquant_offset": None}),
-    ("w4a16", {"antiquant_scale": [meta(E, 2 * W, dtype=torch.float16)]}),
-    ("w4a16", {"per_token_scale": [meta(T * K, dtype=F32)]}),
-    ("w8a8-fp8", {"scale": [meta(E, 2 * W)]}),
-    ("w8a8-fp8", {"weight": [meta(E, H, 2 * W, dtype=I8)]}),
-    ("w8a8-fp8", {"x_dtype": 292}),
-    ("w8a8-mxfp8", {"scale": [meta(E, 2, 2 * W, dtype=torch.uint8)]}),
-    ("w8a8-mxfp8", {"per_token_scale_dtype": None}),
-    ("w4a4-mxfp4", {"x_dtype": None}),
-    ("w4a4-mxfp4", {"weight": [meta(E, H, 2 * W, dtype=torch.uint8)]}),
-    ("w4a4-mxfp4", {"output_dtype": torch.float16}),
-]
-"""One thing wrong each in the grouped matmul of a format."""
 
 BY_POSITION = ("a keyword by position", GATING, (meta(T, E, dtype=F32), K, meta(E, dtype=F32)))
 

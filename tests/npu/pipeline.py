@@ -26,7 +26,7 @@ from moe_runtime.contracts.ids import PhysicalIds
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.stages import Computed, Dispatched, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
-from moe_runtime.contracts.weights import DenseWeights, ExpertWeights
+from moe_runtime.contracts.weights import DenseWeights, PlainExpertWeights
 from moe_runtime.exchange.limits import MC2_A3
 from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
 from moe_runtime.exchange.npu_all_to_all import NpuAllToAllExchange
@@ -101,7 +101,7 @@ def passage_of(mode: str, backend: NpuBackend, form: RowForm) -> Passage:
             return Staged(NpuMc2Exchange(Shapes(), layout, mc2, form, MC2_A3, reads_ids=False))
 
 
-def run(mode: str, packed: ExpertWeights, device: torch.device) -> None:
+def run(mode: str, packed: PlainExpertWeights, device: torch.device) -> None:
     form = packed.rows
     backend = NpuBackend(NpuDoor(torch.ops.npu, device))
     settings = SelectorSettings(num_experts=RANKS * SLOTS, top_k=K, scoring=Scoring.SIGMOID)

@@ -48,10 +48,13 @@ def test_ranks_with_one_size_allocate_it() -> None:
 def test_ranks_with_other_sizes_allocate_nothing() -> None:
     given: list[BufferSize] = []
 
+    def allocate(size: BufferSize) -> None:
+        given.append(size)
+
     def work(peers: Peers) -> None:
         size = replace(SIZE, num_max_tokens_per_rank=16 + peers.rank)
         with pytest.raises(RanksDisagree, match=r"num_max_tokens_per_rank \[16, 17\] by rank"):
-            symmetric_buffer(peers, size, given.append, home=HOST)
+            symmetric_buffer(peers, size, allocate, home=HOST)
 
     run_threads(work, num_ranks=2)
     assert not given

@@ -4,14 +4,13 @@ Axes    L layers   S local slots   E routed experts   M shared experts   T token
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from moe_runtime.contracts.errors import (
     BadInstall,
@@ -30,7 +29,6 @@ from moe_runtime.runtime import (
     Batch,
     ByGate,
     Captured,
-    CounterSnapshot,
     DenseReference,
     ExchangeMode,
     Install,
@@ -40,7 +38,6 @@ from moe_runtime.runtime import (
     Peers,
     Phase,
     Replicated,
-    SlotLayout,
     StackShape,
     Start,
     Step,
@@ -50,70 +47,11 @@ from moe_runtime.runtime import (
     Traffic,
     WeightFormat,
 )
-from moe_runtime.runtime.model import UNPACKED
 from moe_runtime.runtime.tracing import traced_layer
+from tests.runtime.mixed import DECODE, MIXED, ROUTED, SHARED, Mixed, serve
 from tests.runtime.routings import KINDS, stack_of
-from tests.runtime.stacks import IntArray, tokens
+from tests.runtime.stacks import tokens
 from tests.runtime.threads import run_threads
-
-DECODE = Step(StepKind.REAL, Phase.DECODE)
-MIXED = replace(stack_of(KINDS["sigmoid corrected"]), num_shared=2, shared_in_slots=True)
-ROUTED, SHARED = MIXED.num_experts, MIXED.num_shared
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Mixed:
-    """A random placement in which every expert, shared ones included, has a slot somewhere."""
-
-    layout: SlotLayout
-    phy2log_LP: IntArray
-    tables_NLEJ: IntArray
-    shared_NLM: IntArray
-
-    @staticmethod
-    def drawn(shape: StackShape, slots: tuple[int, ...], *, seed: int) -> "Mixed":
-        draw = np.random.default_rng(seed)
-        layout, num_all = SlotLayout(slots), ROUTED + SHARED
-        phy2log = np.empty((shape.num_layers, layout.num_slots), dtype=np.int64)
-        tables = np.empty((len(slots), shape.num_layers, num_all, 1), dtype=np.int64)
-        for layer, row in enumerate(phy2log):
-            spare = draw.integers(num_all, size=layout.num_slots - num_all)
-            spare[:1] = EMPTY
-            row[:] = draw.permutation(np.concatenate([np.arange(num_all), spare]))
-            for expert in range(num_all):
-                homes = np.flatnonzero(row == expert)
-                tables[:, layer, expert] = draw.choice(homes, size=(len(slots), 1))
-        return Mixed(layout, phy2log, tables[:, :, :ROUTED], tables[:, :, ROUTED:, 0])
-
-    def start(self, rank: int) -> Start:
-        base = self.layout.base(rank)
-        own = self.phy2log_LP[:, base : base + self.layout.slots_per_rank[rank]]
-        return Start(self.layout, own, self.tables_NLEJ[rank], 4, shared_LM=self.shared_NLM[rank])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Served:
-    y_TD: Tensor
-    counters: CounterSnapshot
-
-
-def serve(
-    peers: Peers,
-    mixed: Mixed,
-    rows_N: tuple[int, ...],
-    traffic: ExchangeMode | Traffic,
-    *,
-    shape: StackShape = MIXED,
-    packing: Packing = UNPACKED,
-    are_alike: bool = False,
-) -> Served:
-    """Run one step; ranks that are alike have the same tokens."""
-    model = SyntheticModel(shape, gates_shared=True)
-    start = mixed.start(peers.rank)
-    runtime = MoeRuntime(model, start, peers=peers, mode=traffic, packing=packing)
-    seed = 0 if are_alike else peers.rank
-    given = Batch.of(tokens(shape, rows_N[peers.rank], seed=seed), ByGate(), DECODE)
-    return Served(runtime.forward(given), runtime.counters())
 
 
 @settings(max_examples=25, deadline=None)
