@@ -137,6 +137,7 @@ def attach_seat(
 ) -> StepHook:
     """Attach to a rank of any engine that has a seat; otherwise as attach_over."""
     clock = SystemClock()
+    _require_device(seat, settings)
     shape = _shape(seat, settings)
     groups = Groups(
         TorchGroup(new_group(group, timeout_s=settings.group_timeout_s)),
@@ -223,6 +224,15 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
         agent.stop(settings.close_within_s)
         raise
     return serving
+
+
+def _require_device(seat: Seat, settings: AgentSettings) -> None:
+    """Raise InvalidSettings unless the engine is on the device that the settings name, if any."""
+    if settings.device and settings.device != seat.device:
+        raise InvalidSettings(
+            f"device is {settings.device}, but the engine is on "
+            f"{seat.device or 'one that it does not tell'}; the rank does not attach"
+        )
 
 
 def _shape(seat: Seat, settings: AgentSettings) -> ModelShape:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_backend import NpuBackend, NpuBackend310
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_mc2 import Communicator
 from moe_runtime.backends.npu_rules import OLDEST, RULES
@@ -71,9 +71,8 @@ def open_npu(index: int) -> tuple[NpuBackend, Installation]:
         raise NpuKernelMissing(", ".join(gone), reason=f"torch_npu {version} does not have them")
     torch_npu.npu.set_device(index)
     soc = str(torch_npu.npu.get_device_name(index))
-    if "310P" in soc:
-        raise NpuUnavailable(f"{soc}: operators count in other types there, which is not built yet")
-    backend = NpuBackend(NpuDoor(torch.ops.npu, torch.device("npu", index)))
+    door = NpuDoor(torch.ops.npu, torch.device("npu", index))
+    backend = NpuBackend310(door) if "310P" in soc else NpuBackend(door)
     return backend, Installation(version, soc, custom_operators(_CUSTOM), mega_moe())
 
 

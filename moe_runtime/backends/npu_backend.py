@@ -15,10 +15,14 @@ from moe_runtime.backends import npu_gating, npu_linear, npu_quantise
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.linears import Linear
-from moe_runtime.contracts.rows import RowForm, Rows
+from moe_runtime.contracts.linears import DenseLinear, Linear
+from moe_runtime.contracts.npu_errors import NpuCallRefused, NpuKernelMissing
+from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 
-__all__ = ["NpuBackend"]
+__all__ = ["NpuBackend", "NpuBackend310"]
+
+_LANES_310 = 16
+"""Outputs of a grouped linear come in whole ones of these on a 310P."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +86,35 @@ class NpuBackend:
             restore_shape=None,
         )
         return summed_TZ
+
+
+@dataclass(frozen=True, slots=True)
+class NpuBackend310(NpuBackend):
+    """The variant for a 310P, where operators take less; rows are in float16 there.
+
+    It counts rows in 32 bits, which `npu_expand` widens on every device.
+    """
+
+    def gate(
+        self, logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | None
+    ) -> Choice:
+        """Refuse: the operator is not documented for a 310P, whose layers use the reference."""
+        del logits_TE, settings, correction_E
+        raise NpuKernelMissing("fused gating", reason="npu_moe_gating_top_k is not for a 310P")
+
+    def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
+        """Return [M, B] for plain float16 rows; raises NpuCallRefused and NpuKernelMissing."""
+        if not (isinstance(rows, PlainRows) and isinstance(linear, DenseLinear)):
+            raise NpuKernelMissing(
+                f"{rows.form.value} rows by {type(linear).__name__}",
+                reason="npu_grouped_matmul reads float16 alone on a 310P",
+            )
+        width = linear.w_SBA.shape[1]
+        if rows.dtype != torch.float16 or width % _LANES_310:
+            raise NpuCallRefused(
+                "npu_grouped_matmul",
+                "weight",
+                got=f"{width} wide of {rows.dtype}",
+                expected=f"a multiple of {_LANES_310}, of float16, on a 310P",
+            )
+        return npu_linear.grouped_linear(self.door, rows, linear, counts)

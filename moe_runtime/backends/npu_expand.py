@@ -77,7 +77,8 @@ def expand(door: NpuDoor, rows: Rows, groups_TK: Tensor, num_groups: int) -> Exp
     )
     index_TK = index_M.to(torch.int64).view(num_tokens, k)
     expanded = rows.of(_parts(rows, x_MZ, scale_M, index_TK))
-    return Expanded(expanded, GroupCounts(counts_S), index_TK)
+    # A 310P counts in 32 bits.
+    return Expanded(expanded, GroupCounts(counts_S.to(torch.int64)), index_TK)
 
 
 def _parts(rows: Rows, x_MZ: Tensor, scale_M: Tensor, index_TK: Tensor) -> tuple[Tensor, ...]:

@@ -67,6 +67,7 @@ class NpuDevice:
         by = routing.by if isinstance(routing, OnInputRouting) else routing
         by = by.among if isinstance(by, ZeroExpertRouting) else by
         fits = isinstance(by, SelectorSettings) and scores_by(by)
+        fits = fits and self.kind is not DeviceKind.P310
         return GatingPath.FUSED_WHERE_LEGAL if fits else GatingPath.REFERENCE
 
     def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
@@ -77,6 +78,8 @@ class NpuDevice:
                 f"the Ascend backend is not built for {weights.value} weights, which operators "
                 "read only in the device's own layout (npu_format_cast)"
             )
+        if self.kind is DeviceKind.P310 and weights is WeightFormat.W8A8:
+            reasons.append("W8A8 of a 310P has an operator of its own, which is not built")
         if traffic.mode is ExchangeMode.FUSED_MC2:
             reasons.append("fused MC2 is not built: its custom operators are only probed")
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:

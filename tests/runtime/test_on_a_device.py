@@ -16,7 +16,11 @@ from moe_runtime.backends.npu_backend import NpuBackend
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.streams import StreamTimeline
 from moe_runtime.contracts.errors import MomentMissed, Unsupported
-from moe_runtime.contracts.npu_errors import NpuUnavailable, UnknownDevice, WrongMemory
+from moe_runtime.contracts.npu_errors import (
+    NpuUnavailable,
+    UnknownDevice,
+    WrongMemory,
+)
 from moe_runtime.contracts.timeline import Moment
 from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.formats.capabilities import DeviceKind
@@ -110,9 +114,7 @@ def runtime_on(
 
 
 def batch_far(num_tokens: int, *, seed: int) -> Batch:
-    x_TD = tokens(SHAPE, num_tokens, seed=seed)
-    real_T = torch.ones(num_tokens, dtype=torch.bool)
-    return Batch(x_TD.to(HOME), real_T.to(HOME), ByGate(), DECODE)
+    return Batch.of(tokens(SHAPE, num_tokens, seed=seed), ByGate(), DECODE).at(HOME)
 
 
 @pytest.mark.parametrize("mode", PLAIN)

@@ -130,7 +130,7 @@ WRONG_STARTS: list[dict[str, object]] = [
 @pytest.mark.parametrize("wrong", WRONG_STARTS)
 def test_a_start_that_no_rank_can_have_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ShapeMismatch):
-        runtime(replace(START, **wrong))  # pyright: ignore[reportArgumentType]
+        runtime(replace(START, **wrong))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_start_that_no_rank_can_have_is_refused(wrong: dict[str, object]) -> N
 )
 def test_a_stack_of_no_size_is_refused(size: dict[str, int]) -> None:
     with pytest.raises(ShapeMismatch, match="a stack"):
-        replace(SHAPE, **size)  # pyright: ignore[reportArgumentType]
+        replace(SHAPE, **size)
 
 
 def test_groups_of_a_format_that_has_none_are_refused() -> None:
@@ -176,12 +176,12 @@ OTHERWISE: dict[str, Callable[[StackShape], tuple[StackShape, torch.dtype, Packi
         Packing(),
     ),
     "factor": lambda shape: (
-        replace(shape, selector=replace(KINDS["sigmoid corrected"].routing, factor=1.0)),  # pyright: ignore[reportArgumentType]
+        replace(shape, selector=replace(KINDS["sigmoid corrected"].routing, factor=1.0)),
         torch.float32,
         Packing(),
     ),
     "top-k": lambda shape: (
-        replace(shape, selector=replace(KINDS["sigmoid corrected"].routing, top_k=2)),  # pyright: ignore[reportArgumentType]
+        replace(shape, selector=replace(KINDS["sigmoid corrected"].routing, top_k=2)),
         torch.float32,
         Packing(),
     ),

@@ -225,6 +225,8 @@ class Seat:
     """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
     num_shared: int = 0
     """M."""
+    device: str = ""
+    """What the rank computes on; empty where the engine keeps it to itself."""
     fault: EngineFault = no_fault
     """Says why the engine would carry an order out wrongly; None where it would not."""
 
@@ -241,6 +243,7 @@ def seat_of(runtime: MoeRuntime) -> Seat:
         bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
         engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
         num_shared=shape.num_shared_in_slots,
+        device=str(runtime.device.home),
     )
 
 
