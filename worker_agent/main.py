@@ -31,6 +31,7 @@ from worker_agent.adapters.runtime import (
     Seat,
     SlotsEngine,
     link_of,
+    require_device,
     seat_of,
     served_by,
     shape_of,
@@ -137,7 +138,6 @@ def attach_seat(
 ) -> StepHook:
     """Attach to a rank of any engine that has a seat; otherwise as attach_over."""
     clock = SystemClock()
-    _require_device(seat, settings)
     shape = _shape(seat, settings)
     groups = Groups(
         TorchGroup(new_group(group, timeout_s=settings.group_timeout_s)),
@@ -226,17 +226,12 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
     return serving
 
 
-def _require_device(seat: Seat, settings: AgentSettings) -> None:
-    """Raise InvalidSettings unless the engine is on the device that the settings name, if any."""
-    if settings.device and settings.device != seat.device:
-        raise InvalidSettings(
-            f"device is {settings.device}, but the engine is on "
-            f"{seat.device or 'one that it does not tell'}; the rank does not attach"
-        )
-
-
 def _shape(seat: Seat, settings: AgentSettings) -> ModelShape:
-    """Return what the runtime's model is. Raises InvalidSettings if its layers are misnamed."""
+    """Return what the runtime's model is.
+
+    Raises InvalidSettings if its layers are misnamed, or it is on another device than is wanted.
+    """
+    require_device(seat, settings.device)
     num_layers = seat.num_layers
     layers = settings.model_layers or tuple(range(num_layers))
     if len(layers) != num_layers or list(layers) != sorted(set(layers)):

@@ -8,6 +8,7 @@ derived included; nothing derived is kept, so nothing can be left behind when an
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import torch
 from torch import Tensor
@@ -88,45 +89,15 @@ def grouped_linear(door: NpuDoor, rows: Rows, linear: Linear, counts: GroupCount
 
 def _arguments(rows: Rows, linear: Linear) -> _Arguments:
     match rows, linear:
-        case PlainRows(x_MA), DenseLinear(w_SBA):
-            return _Arguments(x=x_MA, weight=w_SBA.transpose(1, 2))
-        case PlainRows(x_MA), Int4A16Linear(w_SAW, scale_SGB, offset_SGB):
-            return _Arguments(
-                x=x_MA,
-                weight=w_SAW,
-                antiquant_scale=_one_or_more(scale_SGB),
-                antiquant_offset=_one_or_more(offset_SGB),
-            )
-        case Int8Rows(x_MA, scale_M), Int8Linear(w_SBA, scale_SB):
-            # For bfloat16 rows the operator takes scales in bfloat16, so they are rounded to it.
-            scale_SB = scale_SB if rows.dtype == torch.float16 else scale_SB.to(torch.bfloat16)
-            weight = w_SBA.transpose(1, 2)
-            return _Arguments(x=x_MA, weight=weight, scale=scale_SB, per_token_scale=scale_M)
-        case Int8Rows(x_MA, scale_M), Int4Linear(w_SAW, scale_SGB, scale_bias_SB):
-            scale = _one_or_more(_in_words(scale_SGB))
-            return _Arguments(
-                x=x_MA, weight=w_SAW, bias=scale_bias_SB, scale=scale, per_token_scale=scale_M
-            )
+        case PlainRows(), DenseLinear() | Int4A16Linear():
+            return _of_plain(rows, linear)
+        case Int8Rows(), Int8Linear() | Int4Linear():
+            return _of_int8(rows, linear)
         case Fp8Rows(x_MA, scale_M), Fp8Linear(w_SBA, scale_SB):
             weight = w_SBA.transpose(1, 2)
             return _Arguments(x=x_MA, weight=weight, scale=scale_SB, per_token_scale=scale_M)
-        case Mx8Rows(x_MA, scale_MC), Mx8Linear(w_SBA, scale_SBC):
-            return _Arguments(
-                x=x_MA,
-                weight=w_SBA.transpose(1, 2),
-                scale=_in_pairs(scale_SBC).transpose(1, 2),
-                per_token_scale=_in_pairs(scale_MC),
-                scales=E8M0,
-            )
-        case Mx4Rows(x_MY, scale_MC), Mx4Linear(w_SBY, scale_SBC):
-            return _Arguments(
-                x=x_MY,
-                weight=w_SBY.transpose(1, 2),
-                scale=_in_pairs(scale_SBC).transpose(1, 2),
-                per_token_scale=_in_pairs(scale_MC),
-                elements=E2M1,
-                scales=E8M0,
-            )
+        case (Mx8Rows(), Mx8Linear()) | (Mx4Rows(), Mx4Linear()):
+            return _of_blocks(rows, linear)
         case PlainRows() | Mx8Rows(), Mx4Linear():
             raise NpuKernelMissing(
                 f"{rows.form.value} rows by float4 weights",
@@ -136,6 +107,49 @@ def _arguments(rows: Rows, linear: Linear) -> _Arguments:
             raise UnreadableRows(
                 f"in the form {rows.form.value}", weights=f"stored as {type(linear).__name__}"
             )
+
+
+def _of_plain(rows: PlainRows, linear: DenseLinear | Int4A16Linear) -> _Arguments:
+    match linear:
+        case DenseLinear(w_SBA):
+            return _Arguments(x=rows.x_MZ, weight=w_SBA.transpose(1, 2))
+        case Int4A16Linear(w_SAW, scale_SGB, offset_SGB):
+            return _Arguments(
+                x=rows.x_MZ,
+                weight=w_SAW,
+                antiquant_scale=_one_or_more(scale_SGB),
+                antiquant_offset=_one_or_more(offset_SGB),
+            )
+    assert_never(linear)
+
+
+def _of_int8(rows: Int8Rows, linear: Int8Linear | Int4Linear) -> _Arguments:
+    x_MA, scale_M = rows.parts()
+    match linear:
+        case Int8Linear(w_SBA, scale_SB):
+            # For bfloat16 rows the operator takes scales in bfloat16, so they are rounded to it.
+            scale_SB = scale_SB if rows.dtype == torch.float16 else scale_SB.to(torch.bfloat16)
+            weight = w_SBA.transpose(1, 2)
+            return _Arguments(x=x_MA, weight=weight, scale=scale_SB, per_token_scale=scale_M)
+        case Int4Linear(w_SAW, scale_SGB, scale_bias_SB):
+            scale = _one_or_more(_in_words(scale_SGB))
+            return _Arguments(
+                x=x_MA, weight=w_SAW, bias=scale_bias_SB, scale=scale, per_token_scale=scale_M
+            )
+    assert_never(linear)
+
+
+def _of_blocks(rows: Mx8Rows | Mx4Rows, linear: Mx8Linear | Mx4Linear) -> _Arguments:
+    codes, scale_MC = rows.parts()
+    w_S = linear.w_SBA if isinstance(linear, Mx8Linear) else linear.w_SBY
+    return _Arguments(
+        x=codes,
+        weight=w_S.transpose(1, 2),
+        scale=_in_pairs(linear.scale_SBC).transpose(1, 2),
+        per_token_scale=_in_pairs(scale_MC),
+        elements=E2M1 if isinstance(linear, Mx4Linear) else None,
+        scales=E8M0,
+    )
 
 
 def _listed(tensor: Tensor | None) -> list[Tensor] | None:

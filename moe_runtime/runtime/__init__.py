@@ -55,7 +55,7 @@ from moe_runtime.routing.kinds import (
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.engine import MoeRuntime
-from moe_runtime.runtime.model import LatentShape, Model, StackShape
+from moe_runtime.runtime.model import IN_SLOTS, LatentShape, Model, SharedInSlots, StackShape
 from moe_runtime.runtime.npu_device import open_device, peers_of
 from moe_runtime.runtime.reference import DenseReference
 from moe_runtime.runtime.start import Start
@@ -67,6 +67,7 @@ __all__ = [
     "EMPTY",
     "EVEN",
     "GELU",
+    "IN_SLOTS",
     "NO_ADAPTER",
     "NO_ADAPTERS",
     "NO_TOKEN_IDS",
@@ -117,6 +118,7 @@ __all__ = [
     "SelectorSettings",
     "Sharded",
     "Shards",
+    "SharedInSlots",
     "SiTU",
     "SlotLayout",
     "SocFamily",

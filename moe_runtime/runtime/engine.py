@@ -18,10 +18,9 @@ from torch import Tensor
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.adapters import ExpertAdapters
-from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
-from moe_runtime.contracts.torch_calls import to_array, whole
+from moe_runtime.contracts.torch_calls import whole
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.formats.packing import Packing
@@ -29,13 +28,12 @@ from moe_runtime.layer.given import LayerInput, LayerMaths, RankState
 from moe_runtime.layer.layer import MoELayer, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
-from moe_runtime.placement.maps import DispatchTables
 from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.routing.router import bind
 from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.checking import check_batch, check_memory, check_own
+from moe_runtime.runtime.checking import check_batch, check_memory
 from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.loading import (
     ServedAs,
@@ -47,6 +45,7 @@ from moe_runtime.runtime.loading import (
     served_layer,
 )
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
+from moe_runtime.runtime.routes import Routes
 from moe_runtime.runtime.start import Start, check_start
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
@@ -58,7 +57,8 @@ class MoeRuntime:
     """One rank of the stack.
 
     All methods are for the step's thread, except that the views of `slots` may be read and
-    its staging rows written by a thread that moves weights.
+    its staging rows written by a thread that moves weights. `routes` has the slots of shared
+    experts, where those sit in slots.
     """
 
     def __init__(
@@ -79,31 +79,23 @@ class MoeRuntime:
         self.model = model
         self.layout = start.layout
         self._peers = peers
-        self._base = start.layout.base(peers.rank)
         self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
         self.device = start.device
-        home = self.device.home
         self.slots = _load(model, start, held_LS, self._served)
-        self._tables = DispatchTables(
-            start.tables_LEJ, layout=start.layout, shared_LM=start.shared_LM, home=home
-        )
-        for layer in range(shape.num_layers):
-            self._check_own(layer, to_array(self._tables.table(layer)))
-            self._check_own_shared(layer, to_array(self._tables.shared(layer)))
+        self.routes = Routes(start, shape, self.slots, rank=peers.rank)
         self._counters = LoadCounters(
             num_layers=shape.num_layers,
             num_slots=self.slots.num_slots,
             num_experts=shape.num_experts,
             num_shared=shape.num_shared_in_slots,
-            home=home,
+            home=start.device.home,
         )
-        self._marks = [self._mark_of(layer) for layer in range(shape.num_layers)]
         self._capture = traffic.capture
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
         self._settings_mark = self._ways.check() ^ _mark_of_model(shape, dtype, packing)
         self._adapters = LoadedAdapters(traffic.num_adapters)
-        state = RankState(self.slots, self._tables, self._counters)
+        state = RankState(self.slots, self.routes.tables, self._counters)
         self.layers = _layers(model, state, dtype, self.device)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -128,7 +120,7 @@ class MoeRuntime:
             self._peers,
             batch.step,
             num_rows=num_real,
-            tables_mark=_mark(self._marks),
+            tables_mark=self.routes.mark(),
             settings_mark=self._settings_mark ^ self._adapters.mark,
             home=self.device.home,
         )
@@ -175,28 +167,7 @@ class MoeRuntime:
         Raises BadTable, with the old one kept, if it names a slot that does not exist or one of
         this rank's slots for an expert that the slot does not hold.
         """
-        table = whole(table_EJ, "table_EJ")
-        self._tables.check(layer, table)
-        self._check_own(layer, table)
-        self._tables.set(layer, table)
-        self._marks[layer] = self._mark_of(layer)
-
-    def set_shared(self, layer: int, slots_M: npt.ArrayLike) -> None:
-        """Replace the slots that this rank uses for one layer's shared experts, in place.
-
-        slots_M    [M]
-
-        Raises BadTable, with the old ones kept, like `set_table`.
-        """
-        slots = whole(slots_M, "slots_M")
-        self._tables.check_shared(layer, slots)
-        self._check_own_shared(layer, slots)
-        self._tables.set_shared(layer, slots)
-        self._marks[layer] = self._mark_of(layer)
-
-    def shared_slots(self) -> npt.NDArray[np.int64]:
-        """Return a copy of [L, M]: the slots that this rank uses for shared experts in slots."""
-        return self._tables.shared_snapshot()
+        self.routes.set_table(layer, table_EJ)
 
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each of this rank's slots, or -1."""
@@ -204,37 +175,18 @@ class MoeRuntime:
 
     def tables(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, E, J]: the slots that this rank's tokens use."""
-        return self._tables.snapshot()
+        return self.routes.tables.snapshot()
 
     def counters(self) -> CounterSnapshot:
         """Return a copy of all load totals."""
         return self._counters.snapshot()
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
-        """Return one expert fresh from the model, as it is served: stacks of one slot."""
-        shape = self.model.shape
-        num_experts = shape.num_experts + shape.num_shared_in_slots
-        if not (0 <= layer < shape.num_layers and 0 <= expert < num_experts):
-            raise ShapeMismatch(
-                f"expert {expert} of layer {layer}",
-                got=(),
-                expected=f"one of {num_experts} in one of {shape.num_layers} layers",
-            )
+        """Return one expert fresh from the model, as it is served: stacks of one slot.
+
+        Raises ShapeMismatch for one that the model has not.
+        """
         return served_expert(self.model, (layer, expert), self._served)
-
-    def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
-        held_S, rank = self.slots.held()[layer], self._peers.rank
-        check_own(layer, table_EJ, held_S, base=self._base, rank=rank)
-
-    def _check_own_shared(self, layer: int, slots_M: npt.NDArray[np.int64]) -> None:
-        held_S, rank = self.slots.held()[layer], self._peers.rank
-        first = self.model.shape.num_experts
-        check_own(layer, slots_M[:, None], held_S, base=self._base, rank=rank, first=first)
-
-    def _mark_of(self, layer: int) -> int:
-        """Return a fingerprint of all that says where this rank's tokens go."""
-        table_EJ, slots_M = self._tables.table(layer), self._tables.shared(layer)
-        return _mark(np.concatenate([to_array(table_EJ).reshape(-1), to_array(slots_M)]))
 
     def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
         """Give the sink what was captured, if its tokens were asked for by anyone."""
@@ -286,8 +238,3 @@ def _mark_of_model(shape: StackShape, dtype: torch.dtype, packing: Packing) -> i
     rest = [getattr(shape, field.name) for field in fields(shape) if field.name != "selector"]
     told = repr((type(routing).__name__, chosen, rest, dtype, packing))
     return zlib.crc32(told.encode())
-
-
-def _mark(numbers: npt.ArrayLike) -> int:
-    """Return a fingerprint of integers, the same on every rank."""
-    return zlib.crc32(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())

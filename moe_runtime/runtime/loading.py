@@ -28,7 +28,7 @@ from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.device import Device
-from moe_runtime.runtime.model import Model, StackShape
+from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
 from moe_runtime.runtime.traffic import ByTable, Traffic
 
 __all__ = [
@@ -60,8 +60,19 @@ def served_as(traffic: Traffic, packing: Packing, dtype: torch.dtype) -> ServedA
 
 
 def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> ExpertWeights:
-    """Return one expert (layer, number), shared ones from E on, as slots hold it: of one slot."""
+    """Return one expert (layer, number), shared ones from E on, as slots hold it: of one slot.
+
+    Raises ShapeMismatch for one that the model has not.
+    """
     layer, expert = which
+    num_layers = model.shape.num_layers
+    num_experts = model.shape.num_experts + model.shape.num_shared_in_slots
+    if not (0 <= layer < num_layers and 0 <= expert < num_experts):
+        raise ShapeMismatch(
+            f"expert {expert} of layer {layer}",
+            got=(),
+            expected=f"one of {num_experts} in one of {num_layers} layers",
+        )
     wide = torch.promote_types(served.dtype, torch.float32)
     if expert >= model.shape.num_experts:
         weights = _shared(model, which, served)
@@ -93,10 +104,10 @@ def _shared(model: Model, which: tuple[int, int], served: ServedAs) -> ReadableW
 
 def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
     """Return what a layer has beside the experts in its slots, as it is served."""
-    if model.shape.shared_in_slots:
+    packing = model.shape.shared_packing
+    if isinstance(packing, SharedInSlots):
         parts = model.layer(layer, dtype)
         return replace(parts, shared=(), in_slots=tuple(expert.gate for expert in parts.shared))
-    packing = model.shape.shared_packing
     if packing.format is WeightFormat.UNQUANTISED:
         return model.layer(layer, dtype)
     wide = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
@@ -167,7 +178,7 @@ def require_modes(
             lora=traffic.num_adapters > 0,
         )
         unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
-        if shape.shared_in_slots and traffic.num_adapters:
+        if shape.num_shared_in_slots and traffic.num_adapters:
             unbuilt = (*unbuilt, "shared experts in slots have no adapters")
         require(asked, also=(*beside, *unbuilt))
 

@@ -18,10 +18,29 @@ from moe_runtime.formats.packing import Packing
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.routing.kinds import CustomRouting, HashRouting, OnInputRouting, Routing
 
-__all__ = ["UNPACKED", "ExpertBias", "LatentShape", "Model", "StackShape"]
+__all__ = [
+    "IN_SLOTS",
+    "UNPACKED",
+    "ExpertBias",
+    "LatentShape",
+    "Model",
+    "SharedInSlots",
+    "StackShape",
+]
 
 UNPACKED = Packing()
 """Weights as the model brings them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInSlots:
+    """Mixed placement: shared experts have the ids from E on, and each token goes to every one.
+
+    They are stored as routed experts are.
+    """
+
+
+IN_SLOTS = SharedInSlots()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +78,9 @@ class StackShape:
     latent: LatentShape | None = None
     """None: experts work at the model's own width."""
     num_shared: int = 0
-    shared_packing: Packing = UNPACKED
-    """How shared experts are stored, whatever routed ones are."""
-    shared_in_slots: bool = False
-    """Mixed placement: shared experts sit in slots, with the ids from E on, and each token goes
-    to every one of them; otherwise each rank has them beside its slots."""
+    shared_packing: Packing | SharedInSlots = UNPACKED
+    """How shared experts are stored beside the slots of each rank, whatever routed ones are; or
+    that they sit in slots."""
     corrected: bool = False
     """Whether the selector has a correction bias."""
     biased: bool = False
@@ -82,7 +99,9 @@ class StackShape:
             raise ImpossibleRouting(
                 f"a correction has no part in {type(by).__name__}, which does not choose by scores"
             )
-        if self.shared_in_slots and (reasons := tuple(_against_mixing(self))):
+        if isinstance(self.shared_packing, SharedInSlots) and (
+            reasons := tuple(_against_mixing(self))
+        ):
             raise ImpossibleRouting(f"shared experts cannot sit in slots: {'; '.join(reasons)}")
 
     @property
@@ -93,7 +112,7 @@ class StackShape:
     @property
     def num_shared_in_slots(self) -> int:
         """M, shared experts that sit in slots."""
-        return self.num_shared if self.shared_in_slots else 0
+        return self.num_shared if isinstance(self.shared_packing, SharedInSlots) else 0
 
     @property
     def num_pairs(self) -> int:
@@ -112,14 +131,14 @@ class StackShape:
 
 
 def _against_mixing(shape: StackShape) -> Iterator[str]:
+    if not isinstance(shape.shared_packing, SharedInSlots):
+        return
     if not shape.num_shared:
         yield "there are no shared experts"
     if shape.latent is not None:
         yield "they read the model's full width, and slots hold experts of a latent"
     if isinstance(shape.selector, OnInputRouting):
         yield "a row carries its one expert's weight, which no other expert may read"
-    if shape.shared_packing != UNPACKED:
-        yield "they are stored as routed ones are, and shared_packing says otherwise"
 
 
 class Model(Protocol):

@@ -14,6 +14,7 @@ from eplb_service.domain.layout import SlotLayout as DomainLayout
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import shared_slots_stay, violations
 from moe_runtime.runtime import (
+    IN_SLOTS,
     Alone,
     Batch,
     ByGate,
@@ -32,7 +33,7 @@ from tests.runtime.stacks import tokens
 from worker_agent.adapters.memory import DigestBook
 from worker_agent.adapters.runtime import seat_of, served_by, shape_of, shared_slots
 
-SHAPE = replace(stack_of(KINDS["softmax"]), num_layers=1, num_shared=2, shared_in_slots=True)
+SHAPE = replace(stack_of(KINDS["softmax"]), num_layers=1, num_shared=2, shared_packing=IN_SLOTS)
 E, M, SLOTS = SHAPE.num_experts, SHAPE.num_shared, SHAPE.num_experts + SHAPE.num_shared + 1
 MODEL = SyntheticModel(SHAPE)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from moe_runtime.runtime import (
     EMPTY,
+    IN_SLOTS,
     Batch,
     ByGate,
     CounterSnapshot,
@@ -33,7 +34,7 @@ from tests.runtime.stacks import IntArray, tokens
 __all__ = ["DECODE", "MIXED", "ROUTED", "SHARED", "Mixed", "Served", "serve"]
 
 DECODE = Step(StepKind.REAL, Phase.DECODE)
-MIXED = replace(stack_of(KINDS["sigmoid corrected"]), num_shared=2, shared_in_slots=True)
+MIXED = replace(stack_of(KINDS["sigmoid corrected"]), num_shared=2, shared_packing=IN_SLOTS)
 ROUTED, SHARED = MIXED.num_experts, MIXED.num_shared
 
 

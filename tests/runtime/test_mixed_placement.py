@@ -25,6 +25,7 @@ from moe_runtime.exchange.limits import Limits
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.runtime import (
     EMPTY,
+    IN_SLOTS,
     Alone,
     Batch,
     ByGate,
@@ -67,7 +68,7 @@ def test_shared_experts_in_slots_give_what_they_give_beside_routed_ones(
 ) -> None:
     rows_N = data.draw(st.tuples(*[st.integers(0, 4) for _ in slots]), label="rows")
     routed = stack_of(KINDS[kind])
-    shape = replace(routed, num_shared=SHARED, shared_in_slots=True)
+    shape = replace(routed, num_shared=SHARED, shared_packing=IN_SLOTS)
     mixed = Mixed.drawn(shape, tuple(slots), seed=seed)
     outs = run_threads(
         lambda peers: serve(peers, mixed, rows_N, mode, shape=shape), num_ranks=len(slots)
@@ -131,7 +132,7 @@ def test_every_format_stores_them_as_it_stores_routed_ones(stored: WeightFormat)
     mixed = Mixed.drawn(shape, (12,), seed=3)
     mode = ExchangeMode.ALL_TO_ALL
     got = serve(Alone(), mixed, (5,), mode, shape=shape, packing=packing).y_TD
-    beside = replace(shape, shared_in_slots=False, shared_packing=packing)
+    beside = replace(shape, shared_packing=packing)
     held = np.where(mixed.phy2log_LP >= ROUTED, EMPTY, mixed.phy2log_LP)
     start = Start(mixed.layout, held, mixed.tables_NLEJ[0], 1)
     model = SyntheticModel(beside, gates_shared=True)
@@ -159,7 +160,7 @@ def test_a_shared_expert_moves_like_any_other_and_the_output_stays() -> None:
     runtime = alone()
     given = Batch.of(tokens(MIXED, 5, seed=1), ByGate(), DECODE)
     before = runtime.forward(given)
-    held, shared = runtime.held()[0], runtime.shared_slots()[0]
+    held, shared = runtime.held()[0], runtime.routes.shared()[0]
     target, source = int(np.flatnonzero(held == EMPTY)[0]), int(shared[0])
     for name, row in runtime.slots.staging_tensors(0).items():
         row.copy_(runtime.slots.expert_tensors(0, source)[name])
@@ -167,20 +168,20 @@ def test_a_shared_expert_moves_like_any_other_and_the_output_stays() -> None:
     runtime.install(0, [Install(target, 0)], held)
     with pytest.raises(EmptySlotReached):
         runtime.forward(given)
-    runtime.set_shared(0, shared)
+    runtime.routes.set_shared(0, shared)
     assert torch.equal(runtime.forward(given), before)
 
 
 def test_a_shared_expert_is_not_looked_for_where_it_is_not() -> None:
     runtime = alone()
-    held, shared = runtime.held()[0], runtime.shared_slots()[0]
+    held, shared = runtime.held()[0], runtime.routes.shared()[0]
     wrong = shared.copy()
     wrong[1] = int(np.flatnonzero(held != ROUTED + 1)[0])
     with pytest.raises(BadTable, match=r"experts \[9\] are sent to slots of rank 0"):
-        runtime.set_shared(0, wrong)
+        runtime.routes.set_shared(0, wrong)
     with pytest.raises(BadTable, match="outside"):
-        runtime.set_shared(0, np.array([0, 99]))
-    assert (runtime.shared_slots()[0] == shared).all()
+        runtime.routes.set_shared(0, np.array([0, 99]))
+    assert (runtime.routes.shared()[0] == shared).all()
 
 
 def test_teams_that_use_different_replicas_are_refused() -> None:
@@ -211,13 +212,8 @@ REFUSED: list[tuple[str, Callable[[], StackShape], str]] = [
     ("latent", lambda: replace(MIXED, latent=LatentShape(8)), "read the model's full width"),
     (
         "on input",
-        lambda: replace(stack_of(KINDS["custom on input"]), num_shared=1, shared_in_slots=True),
+        lambda: replace(stack_of(KINDS["custom on input"]), num_shared=1, shared_packing=IN_SLOTS),
         "a row carries its one expert's weight",
-    ),
-    (
-        "packed apart",
-        lambda: replace(MIXED, shared_packing=Packing(WeightFormat.W8A8)),
-        "stored as routed ones are",
     ),
 ]
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from eplb_service.domain.deployment import ModelShape
-from eplb_service.domain.errors import InvalidPlacement
+from eplb_service.domain.errors import InvalidPlacement, InvalidSettings
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement
@@ -188,7 +188,7 @@ class RuntimeEngine(SlotsEngine):
         for layer, wanted in enumerate(own):
             self._load_layer(layer, wanted)
             self._runtime.set_table(layer, table[layer])
-            self._source.set_shared(layer, shared[layer])
+            self._source.routes.set_shared(layer, shared[layer])
 
     def _load_layer(self, layer: int, wanted: IntArray) -> None:
         """Bring one layer's slots to their new content, one staging row at a time."""
@@ -223,10 +223,6 @@ class Seat:
     ownership: Ownership = Ownership.OWN
     sets_shares: bool = True
     """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
-    num_shared: int = 0
-    """M."""
-    device: str = ""
-    """What the rank computes on; empty where the engine keeps it to itself."""
     fault: EngineFault = no_fault
     """Says why the engine would carry an order out wrongly; None where it would not."""
 
@@ -242,9 +238,23 @@ def seat_of(runtime: MoeRuntime) -> Seat:
         top_k=shape.selector.top_k,
         bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
         engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
-        num_shared=shape.num_shared_in_slots,
-        device=str(runtime.device.home),
     )
+
+
+def num_shared_of(seat: Seat) -> int:
+    """Return M: other engines than our own have no shared experts in slots."""
+    runtime = seat.runtime
+    return runtime.model.shape.num_shared_in_slots if isinstance(runtime, MoeRuntime) else 0
+
+
+def require_device(seat: Seat, wanted: str) -> None:
+    """Raise InvalidSettings unless the engine is on the device that is wanted, if any is."""
+    runtime = seat.runtime
+    device = str(runtime.device.home) if isinstance(runtime, MoeRuntime) else "one of its own"
+    if wanted and wanted != device:
+        raise InvalidSettings(
+            f"device is {wanted}, but the engine is on {device}; the rank does not attach"
+        )
 
 
 def link_of(seat: Seat) -> DeviceLink | None:
@@ -259,7 +269,7 @@ def link_of(seat: Seat) -> DeviceLink | None:
 def served_by(seat: Seat, phy2log: IntArray) -> Placement:
     """Return the placement of a seat whose group holds `phy2log`: [L, P]."""
     layout = SlotLayout(seat.runtime.layout.slots_per_rank)
-    return Placement(phy2log, seat.num_experts, layout, seat.num_shared)
+    return Placement(phy2log, seat.num_experts, layout, num_shared_of(seat))
 
 
 def shared_slots(placement: Placement, rank: int) -> IntArray:
@@ -287,7 +297,7 @@ def shape_of(seat: Seat, *, model_layers: tuple[int, ...]) -> ModelShape:
     return ModelShape(
         layers=model_layers,
         num_experts=seat.num_experts,
-        num_shared=seat.num_shared,
+        num_shared=num_shared_of(seat),
         top_k=seat.top_k,
         bytes_per_expert=seat.bytes_per_expert,
     )
