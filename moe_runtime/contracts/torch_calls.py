@@ -10,14 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
 from moe_runtime.contracts.errors import ShapeMismatch
 
 __all__ = [
+    "all_to_all_traced",
     "batch_p2p",
     "first_line",
     "from_array",
+    "gather_traced",
     "in_pieces",
     "new_group",
     "split_rows",
@@ -102,6 +105,16 @@ def batch_p2p(
         *(dist.P2POp(dist.irecv, tensor, group=group, group_peer=by) for tensor, by in receives),
     ]
     return dist.batch_isend_irecv(operations) if operations else []
+
+
+def gather_traced(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the rows of all ranks, as many from each; one operator for a tracer."""
+    return functional.all_gather_tensor(rows.contiguous(), 0, group)
+
+
+def all_to_all_traced(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return what each rank has sent, rows in equal parts; one operator for a tracer."""
+    return functional.all_to_all_single(rows.contiguous(), None, None, group)
 
 
 def first_line(error: RuntimeError) -> str:

@@ -90,7 +90,7 @@ class MoeRuntime:
             num_shared=shape.num_shared_in_slots,
             home=start.device.home,
         )
-        self._capture = traffic.capture
+        self.mode, self._capture = traffic.mode, traffic.capture
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
         self._settings_mark = self._ways.check() ^ _mark_of_model(shape, dtype, packing)

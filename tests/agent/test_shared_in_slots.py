@@ -31,7 +31,8 @@ from moe_runtime.runtime import (
 from tests.runtime.routings import KINDS, stack_of
 from tests.runtime.stacks import tokens
 from worker_agent.adapters.memory import DigestBook
-from worker_agent.adapters.runtime import seat_of, served_by, shape_of, shared_slots
+from worker_agent.adapters.runtime import seat_of, served_by, shape_of
+from worker_agent.adapters.shared_slots import shared_slots
 
 SHAPE = replace(stack_of(KINDS["softmax"]), num_layers=1, num_shared=2, shared_packing=IN_SLOTS)
 E, M, SLOTS = SHAPE.num_experts, SHAPE.num_shared, SHAPE.num_experts + SHAPE.num_shared + 1

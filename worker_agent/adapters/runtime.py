@@ -14,7 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from eplb_service.domain.deployment import ModelShape
-from eplb_service.domain.errors import InvalidPlacement, InvalidSettings
+from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement
@@ -24,6 +24,7 @@ from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, 
 from moe_runtime.runtime import SlotLayout as RuntimeLayout
 from worker_agent.adapters.chunked_mover import DeviceLink
 from worker_agent.adapters.memory import DigestBook, Maps
+from worker_agent.adapters.shared_slots import shared_slots
 from worker_agent.agent.checks import EngineFault, no_fault
 from worker_agent.ports.engine import Counters, StepTotals
 
@@ -184,11 +185,10 @@ class RuntimeEngine(SlotsEngine):
     def load(self, placement: Placement, table: IntArray) -> None:
         """Put a placement in use before the first step, from the model's own weights."""
         own = placement.phy2log[:, placement.layout.slots_of(self._rank)]
-        shared = shared_slots(placement, self._rank)
-        for layer, wanted in enumerate(own):
-            self._load_layer(layer, wanted)
+        for layer, shared in enumerate(shared_slots(placement, self._rank)):
+            self._load_layer(layer, own[layer])
             self._runtime.set_table(layer, table[layer])
-            self._source.routes.set_shared(layer, shared[layer])
+            self._source.routes.set_shared(layer, shared)
 
     def _load_layer(self, layer: int, wanted: IntArray) -> None:
         """Bring one layer's slots to their new content, one staging row at a time."""
@@ -242,7 +242,7 @@ def seat_of(runtime: MoeRuntime) -> Seat:
 
 
 def num_shared_of(seat: Seat) -> int:
-    """Return M: other engines than our own have no shared experts in slots."""
+    """Return M; other engines than our own have none in slots."""
     runtime = seat.runtime
     return runtime.model.shape.num_shared_in_slots if isinstance(runtime, MoeRuntime) else 0
 
@@ -252,9 +252,8 @@ def require_device(seat: Seat, wanted: str) -> None:
     runtime = seat.runtime
     device = str(runtime.device.home) if isinstance(runtime, MoeRuntime) else "one of its own"
     if wanted and wanted != device:
-        raise InvalidSettings(
-            f"device is {wanted}, but the engine is on {device}; the rank does not attach"
-        )
+        text = f"device is {wanted}, but the engine is on {device}; the rank does not attach"
+        raise InvalidSettings(text)
 
 
 def link_of(seat: Seat) -> DeviceLink | None:
@@ -270,26 +269,6 @@ def served_by(seat: Seat, phy2log: IntArray) -> Placement:
     """Return the placement of a seat whose group holds `phy2log`: [L, P]."""
     layout = SlotLayout(seat.runtime.layout.slots_per_rank)
     return Placement(phy2log, seat.num_experts, layout, num_shared_of(seat))
-
-
-def shared_slots(placement: Placement, rank: int) -> IntArray:
-    """Return [L, M]: where a rank's tokens find each shared expert in slots.
-
-    Its own slot where it has one, so that nothing travels; else the ranks in turn. Raises
-    InvalidPlacement for one that has no slot.
-    """
-    chosen = np.empty((placement.num_layers, placement.num_shared), dtype=np.int32)
-    own = placement.layout.slots_of(rank)
-    for layer, phy2log in enumerate(placement.phy2log):
-        for number in range(placement.num_shared):
-            homes = np.flatnonzero(phy2log == placement.num_experts + number)
-            if not homes.size:
-                raise InvalidPlacement(
-                    f"layer {layer}: shared expert {number} has no slot; nothing was loaded"
-                )
-            at_home = homes[(homes >= own.start) & (homes < own.stop)]
-            chosen[layer, number] = at_home[0] if at_home.size else homes[rank % homes.size]
-    return chosen
 
 
 def shape_of(seat: Seat, *, model_layers: tuple[int, ...]) -> ModelShape:
