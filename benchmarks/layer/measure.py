@@ -44,7 +44,7 @@ from moe_runtime.runtime import (
 __all__ = ["measure"]
 
 _NUM_EXPERTS, _TOP_K, _LATENT, _INTERMEDIATE, _NUM_TOKENS = 224, 4, 256, 220, 2048
-_LAYER_ROUNDS, _WAVE_ROUNDS = 4, 20
+_LAYER_ROUNDS, _WAVE_ROUNDS = 12, 40
 _WAVE, _WAVE_SLOTS, _WIDER = 4, 16, 4
 """A wave moves bytes, of which experts at the layer's proportions have too few to tell: those of
 a wave are four times as wide and as high, which is still a fraction of what a model's are."""

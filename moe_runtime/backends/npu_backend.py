@@ -13,6 +13,7 @@ from torch import Tensor
 
 from moe_runtime.backends import npu_gating, npu_linear, npu_quantise
 from moe_runtime.backends.npu_door import NpuDoor
+from moe_runtime.backends.protocol import Activating
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import DenseLinear, Linear
@@ -60,6 +61,10 @@ class NpuBackend:
         Raises UnreadableRows and NpuKernelMissing.
         """
         return npu_linear.grouped_linear(self.door, rows, linear, counts)
+
+    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+        """Return the activation by torch's own operators, of all rows at once."""
+        return activation(gate_up_MF)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return [T, Z] by npu_moe_token_unpermute.
