@@ -47,8 +47,8 @@ class CounterSnapshot:
     padding_rows: int
     """Rows left out of every count above."""
     overflow_rows: int
-    """Rows for which a fused exchange had no place, of all ranks; computed another way, and
-    part of the load like any other."""
+    """Rows for which a fused exchange had no place at this rank; computed another way, and part of
+    the load like any other."""
     expert_seconds: float
     """Time spent in the experts, in real steps."""
 
@@ -136,8 +136,8 @@ class LoadCounters:
             self._expert_seconds += seconds
 
     def record_overflow(self, view: StepView, *, rows: int) -> None:
-        """Count rows that a fused exchange had no place for."""
-        if view.own.kind is StepKind.REAL:
+        """Count rows that a fused exchange had no place for here, unless no rank's are load."""
+        if view.load_mask().any():
             self._overflow_rows += rows
 
     def snapshot(self) -> CounterSnapshot:

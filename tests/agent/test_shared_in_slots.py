@@ -27,7 +27,9 @@ from moe_runtime.runtime import (
     Step,
     StepKind,
     SyntheticModel,
+    Traffic,
 )
+from moe_runtime.runtime.model import UNPACKED
 from tests.runtime.routings import KINDS, stack_of
 from tests.runtime.stacks import tokens
 from worker_agent.adapters.memory import DigestBook
@@ -78,6 +80,20 @@ def test_a_placement_is_loaded_with_their_slots_and_counts_them_apart() -> None:
     routed = placement(THEN).routed()[0]
     assert counted.received[:, 0, ~routed].sum() == 6 * M
     assert counted.received[:, 0, routed].sum() == counted.sent.sum()
+
+
+def test_f52_what_a_rank_had_no_place_for_is_told_to_the_controller() -> None:
+    shape = replace(SHAPE, shared_packing=UNPACKED)
+    row = [*range(E), -1]
+    start = Start(SlotLayout((E + 1,)), [row], [[[e] for e in range(E)]], 1)
+    traffic = Traffic(mode=ExchangeMode.FUSED_MC2, buffer_rows=2)
+    runtime = MoeRuntime(SyntheticModel(shape), start, peers=Alone(), mode=traffic)
+    step = Step(StepKind.REAL, Phase.DECODE)
+    runtime.forward(Batch.of(tokens(shape, 5, seed=1), ByGate(), step))
+    told = seat_of(runtime).engine(DigestBook(), 0).counters()
+    demand, capacity = 5 * shape.selector.top_k, 2 * shape.selector.top_k
+    assert told.received.sum() == demand
+    assert told.overflow_tokens == demand - capacity
 
 
 def test_each_rank_uses_its_own_replica_and_the_others_in_turn() -> None:

@@ -158,7 +158,7 @@ class SlotsEngine(ABC):
                 profile=int(now.steps_G[StepKind.PROFILE]),
             ),
             padding_rows=now.padding_rows,
-            overflow_tokens=0,
+            overflow_tokens=now.overflow_rows,
             expert_seconds=now.expert_seconds,
         )
 
