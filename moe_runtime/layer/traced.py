@@ -96,7 +96,9 @@ class TracedLayer(nn.Module):
             real_T,
         )
         y_TZ = self._routed(placed, counted_H)
-        self._count_sent(experts_TK, counted_H)
+        num_experts = self.sent_HE.shape[1]
+        named_M = torch.where(experts_TK >= 0, experts_TK, num_experts).reshape(-1)
+        self.sent_HE.add_(counted_H[:, None] * _counts(named_M[None], num_experts))
         self.shared_HM.add_(counted_H[:, None] * real_T.sum())
         if isinstance(applied, RoutedBesideZero):
             y_TZ = y_TZ + routed.x_TZ * applied.identity_T[:, None]
@@ -158,7 +160,7 @@ class TracedLayer(nn.Module):
         self.faults_2[_STALE].add_((is_own_AK & (holds_AK != seen.experts.ids_TK)).sum())
         named_M = torch.where(is_own_AK, local_AK, num_slots).reshape(-1)
         order_M = self._backend.order_by_group(named_M)
-        counts_NS = self._counted(named_M.view(num_ranks, -1), num_slots)
+        counts_NS = _counts(named_M.view(num_ranks, -1), num_slots)
         self.received_HS.add_((counted_NH[:, :, None] * counts_NS[:, None]).sum(dim=0))
         top_k = local_AK.shape[1]
         computed = compute_grouped(
@@ -176,18 +178,6 @@ class TracedLayer(nn.Module):
         index_AK = torch.where(is_own_AK, inverse(order_M).view_as(local_AK), -1)
         return self._backend.weighted_sum(computed.rows_MZ, index_AK, seen.weights_TK)
 
-    def _counted(self, named_NM: Tensor, num_slots: int) -> Tensor:
-        """Return int64 [N, S]: how many rows each rank sends to each slot."""
-        none = named_NM.new_zeros((named_NM.shape[0], num_slots + 1))
-        return none.scatter_add(1, named_NM, torch.ones_like(named_NM))[:, :num_slots]
-
-    def _count_sent(self, experts_TK: Tensor, counted_H: Tensor) -> None:
-        sent_M = experts_TK.reshape(-1)
-        named_M = torch.where(sent_M >= 0, sent_M, self.sent_HE.shape[1])
-        none = sent_M.new_zeros(self.sent_HE.shape[1] + 1)
-        counts_E = none.index_add(0, named_M, torch.ones_like(named_M))[:-1]
-        self.sent_HE.add_(counted_H[:, None] * counts_E)
-
     def _beside(self, x_TD: Tensor, y_TD: Tensor) -> Tensor:
         timeline = InOrder()
         for moment in Moment:
@@ -201,6 +191,12 @@ class TracedLayer(nn.Module):
                 timeline=timeline,
             )
         return y_TD
+
+
+def _counts(numbers_NM: Tensor, size: int) -> Tensor:
+    """Return int64 [N, size]: how often each number below `size` is in each row."""
+    none = numbers_NM.new_zeros((numbers_NM.shape[0], size + 1))
+    return none.scatter_add(1, numbers_NM, torch.ones_like(numbers_NM))[:, :size]
 
 
 def _refuse_untraceable(layer: MoELayer) -> None:
