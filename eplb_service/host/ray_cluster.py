@@ -4,6 +4,7 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import os
 import socket
 from dataclasses import dataclass
 from typing import cast
@@ -20,6 +21,8 @@ LOCAL = "local"
 CLIENT = "ray://"
 """Scheme of a Ray Client server: for those that run on no node of the cluster."""
 KNOCK_S = 10.0
+NICENESS = "RAY_worker_niceness"
+"""Of Ray's worker processes; 15 as Ray has it, at which a controller starves on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +36,12 @@ class Place:
 
 
 def connect(address: str, namespace: str) -> None:
-    """Join a cluster, or start one on this machine for `local`.
+    """Join a cluster, or start one on this machine for `local`, whose actors are not niced.
 
     Raises DeadlineExceeded where no cluster answers.
     """
     if address == LOCAL:
+        os.environ.setdefault(NICENESS, "0")
         ray.init(address=LOCAL, namespace=namespace, include_dashboard=False)
         return
     try:
