@@ -12,7 +12,14 @@ from eplb.v1 import admin_pb2 as pb
 from google.protobuf.message import Message
 
 from eplb_service.controller.auditing import AuditBook
-from eplb_service.controller.desk import ActDesk, ActRequest, DrainDesk, OperatorDesk, RunDesk
+from eplb_service.controller.desk import (
+    ActDesk,
+    ActRequest,
+    DrainDesk,
+    MapRequest,
+    OperatorDesk,
+    RunDesk,
+)
 from eplb_service.domain.errors import InvalidRequest
 from eplb_service.server.admin_wire.audit import encode_audit
 from eplb_service.server.admin_wire.plans import (
@@ -206,7 +213,8 @@ class ActService:
     @changes
     async def Import(self, request: pb.ImportRequest, act: ActRequest) -> pb.ImportResponse:
         """Apply a plan to the placement of a file."""
-        view = await self._acts.import_map(act, request.text, reshape=request.reshape)
+        wanted = MapRequest(request.text, request.reshape, request.dry_run)
+        view = await self._acts.import_map(act, wanted)
         return pb.ImportResponse(answer=encode_answer(view))
 
 

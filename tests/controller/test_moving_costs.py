@@ -1,5 +1,6 @@
 """What waves moved, and how fast, is measured and prices the next plan."""
 
+from eplb_service.controller.desk import MapRequest
 from eplb_service.controller.drawing import Draw, task_of
 from eplb_service.controller.planning import ToPlacement
 from eplb_service.domain.map_file import format_map
@@ -14,7 +15,7 @@ async def test_a_wave_that_settled_tells_how_fast_links_are() -> None:
         [deployment] = list(o.controller.registry.all())
         draw = Draw(ToPlacement(SWAPPED), (), Origin.OPERATOR, "test")
         assert task_of(deployment, draw).timing.bytes_per_s == 0
-        await o.controller.acts.import_map(act(), format_map(SWAPPED, SHAPE.layers), reshape=False)
+        await o.controller.acts.import_map(act(), MapRequest(format_map(SWAPPED, SHAPE.layers)))
         await o.settle()
         assert o.ranks[0].placement.digest() == SWAPPED.digest()
         links = deployment.links
