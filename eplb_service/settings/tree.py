@@ -53,6 +53,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     reflection: bool | None = None
     """Whether gRPC lists its services to whoever connects; null: only where host is this machine
     alone."""
+    finish_s: NonNegativeFloat = 10.0
+    """Seconds that a controller which is told to end gives waves to finish; then it withdraws
+    them, and leaves those that may have been cut over to whoever leads next."""
     expert_metrics: bool = False
     """Whether /metrics/experts tells the heat of every expert: layers times experts series."""
 
