@@ -158,6 +158,9 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Bytes that ranks send each other, per plan."""
     round_bytes: PositiveInt = 256 * 2**20
     """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+    max_slowdown: PositiveFloat = 0.1
+    """Share by which moving may lengthen a step, as measured in waves so far: rounds get fewer
+    bytes where it would, down to an eighth of round_bytes."""
     max_moves_per_layer: PositiveInt | None = None
     """Slots of one layer that get another expert, per plan; null: any."""
     max_moves_per_rank: PositiveInt | None = None
