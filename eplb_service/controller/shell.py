@@ -130,7 +130,7 @@ class Controller:
         """Tell of ranks that are away at two looks in a row, and what only they hold."""
         state = deployment.driver.state
         gone = away(state.membership)
-        text = degraded(state.serving.placement, gone) if gone else ""
+        text = degraded(state.serving.placement, gone)
         if (
             gone == self._away.get(deployment.name, ())
             and deployment.is_news(text, "away")

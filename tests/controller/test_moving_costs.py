@@ -7,7 +7,6 @@ from eplb_service.controller.planning import ToPlacement
 from eplb_service.controller.yielding import LEAST_SHARE
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.plan import Origin
-from eplb_service.settings.settings import Settings
 from eplb_service.settings.tree import BudgetSettings
 from tests.controller.group import FLAT, SHAPE, SWAPPED
 from tests.controller.office import SETTINGS, Office, act, office
@@ -43,7 +42,7 @@ async def round_bytes_after_a_wave(o: Office, *, step_s: float) -> int:
 
 async def test_rounds_get_fewer_bytes_where_moving_made_steps_slower() -> None:
     budget = BudgetSettings(round_bytes=16 * SHAPE.bytes_per_expert)
-    settings = Settings(**{**SETTINGS.model_dump(), "budget": budget})
+    settings = SETTINGS.model_copy(update={"budget": budget})
     found: list[int] = []
     for step_s in (0.04, 0.0402, 0.08):
         async with office(settings=settings) as o:
