@@ -10,7 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eplb_service.domain.heat import even_slot_load, imbalance, mean_with_data, rank_load
+from eplb_service.domain.heat import (
+    even_slot_load,
+    imbalance,
+    mean_with_data,
+    rank_load,
+    worst_with_data,
+)
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import violations
@@ -101,7 +107,7 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
     best = split_imbalance(heat, after, split)
     whole = imbalance(load_under(shares, sources, after))
     three = (even, best, whole)
-    balances = Balances(*map(mean_with_data, three), *(float(np.nanmax(v)) for v in three))
+    balances = Balances(*map(mean_with_data, three), *map(worst_with_data, three))
     moves, crossing, incoming = _moves(before, after, nodes)
     changes = Changes(
         valid=True,
@@ -120,7 +126,7 @@ def _judge_unsound(
     before: Placement, after: Placement, heat: FloatArray, nodes: Sequence[str]
 ) -> Judged:
     even = imbalance(rank_load(even_slot_load(heat, after), after))
-    worst = float(np.nanmax(even))
+    worst = worst_with_data(even)
     none = float("nan")
     moves, crossing, incoming = _moves(before, after, nodes)
     return Judged(
