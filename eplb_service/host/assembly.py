@@ -81,7 +81,7 @@ class Service:
         )
 
     async def run(self, on_ready: Callable[[Addresses], None]) -> None:
-        """Bind, lead and serve until cancelled or fenced; everything is closed at the end.
+        """Bind, lead and serve until cancelled, fenced or told to leave; all is closed at the end.
 
         Raises BindFailed at once when an address is taken, and NotLeader once another
         controller has taken over.
@@ -117,6 +117,10 @@ class Service:
             await self._server.stop()
             await asyncio.to_thread(metrics.close)
             await asyncio.to_thread(self._store.close)
+
+    def leave(self) -> bool:
+        """Have `run` return once nothing is in flight; False where this one does not lead."""
+        return self._controller.leave(self._settings.server.finish_s)
 
 
 def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:

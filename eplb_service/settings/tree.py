@@ -53,6 +53,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     reflection: bool | None = None
     """Whether gRPC lists its services to whoever connects; null: only where host is this machine
     alone."""
+    finish_s: NonNegativeFloat = 10.0
+    """Seconds that a controller which is told to end gives waves to finish; then it withdraws
+    them, and leaves those that may have been cut over to whoever leads next."""
     expert_metrics: bool = False
     """Whether /metrics/experts tells the heat of every expert: layers times experts series."""
 
@@ -155,6 +158,9 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Bytes that ranks send each other, per plan."""
     round_bytes: PositiveInt = 256 * 2**20
     """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+    max_slowdown: PositiveFloat = 0.1
+    """Share by which moving may lengthen a step, as measured in waves so far: rounds get fewer
+    bytes where it would, down to an eighth of round_bytes."""
     max_moves_per_layer: PositiveInt | None = None
     """Slots of one layer that get another expert, per plan; null: any."""
     max_moves_per_rank: PositiveInt | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eplb_service.controller.desk import MapRequest, ActRequest, PlanRequest
+from eplb_service.controller.desk import ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.views import NothingView
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import placement_from_ranks

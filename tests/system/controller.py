@@ -13,6 +13,8 @@ from uuid import uuid4
 import grpc
 from eplb.v1 import admin_pb2, admin_pb2_grpc
 
+from eplb_service.domain.errors import NotLeader
+from eplb_service.server.status import CODE_KEY
 from tests.host.processes import await_so, descendants, free_port, is_alive
 from tests.system.rank import AGREE_EVERY
 
@@ -177,3 +179,10 @@ class Operator:
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
+
+
+def is_refused_by_a_standby(error: grpc.RpcError) -> bool:
+    """Whether a controller answered that it does not lead: not yet, or not any more."""
+    assert isinstance(error, grpc.Call)
+    told = [value for key, value in error.trailing_metadata() or () if key == CODE_KEY]
+    return told == [NotLeader.code]

@@ -827,8 +827,11 @@ class OperationView(google.protobuf.message.Message):
     RUNNING_FIELD_NUMBER: builtins.int
     PLANNING_FIELD_NUMBER: builtins.int
     DRAINED_RANKS_FIELD_NUMBER: builtins.int
+    DEGRADED_FIELD_NUMBER: builtins.int
     is_idle: builtins.bool
     """Whether the group runs no steps."""
+    degraded: builtins.str
+    """Which ranks are away and which experts no other rank holds, in words; empty while none is."""
     @property
     def halt(self) -> eplb.v1.types_pb2.HaltStatus:
         """The halt that stands, or the last one."""
@@ -858,9 +861,10 @@ class OperationView(google.protobuf.message.Message):
         running: Global___RunningView | None = ...,
         planning: Global___PlanningView | None = ...,
         drained_ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        degraded: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["freeze", b"freeze", "halt", b"halt", "planning", b"planning", "running", b"running"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drained_ranks", b"drained_ranks", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["degraded", b"degraded", "drained_ranks", b"drained_ranks", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
 
 Global___OperationView: typing_extensions.TypeAlias = OperationView
 
