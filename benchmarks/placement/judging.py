@@ -23,7 +23,7 @@ from eplb_service.domain.rules import violations
 from eplb_service.domain.shares import Shares
 from eplb_service.policies.replicas import num_components
 from eplb_service.policies.shares import load_under, shares_by_source
-from eplb_service.policies.split import exact_split, split_imbalance
+from eplb_service.policies.split import SLACK, exact_split, split_imbalance
 
 __all__ = ["Afterwards", "Balances", "Changes", "Judged", "judge", "look_again"]
 
@@ -71,8 +71,10 @@ class Changes:
     """Of the replica graph; mean over layers."""
     own_node: float
     """Share of the tokens that whole sources send to their own node."""
+    split_ms: float
+    """Time of the split that tables are drawn from, on one thread."""
     shares_ms: float
-    """Time of the tables, on one thread."""
+    """Time of the tables, that split included, on one thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,6 +98,9 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
         return _judge_unsound(before, after, heat, nodes)
     split = exact_split(heat, after)
     start = time.process_time()
+    exact_split(heat, after, slack=SLACK)
+    split_spent = 1000 * (time.process_time() - start)
+    start = time.process_time()
     shares = shares_by_source(sources, after, nodes=nodes)
     spent = 1000 * (time.process_time() - start)
     even = imbalance(rank_load(even_slot_load(heat, after), after))
@@ -111,6 +116,7 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
         max_incoming=incoming,
         components=float(num_components(after).mean()),
         own_node=_own_node(shares, sources, after, nodes),
+        split_ms=split_spent,
         shares_ms=spent,
     )
     return Judged(balances, changes, split, shares)
@@ -132,6 +138,7 @@ def _judge_unsound(
             max_incoming=incoming,
             components=none,
             own_node=none,
+            split_ms=none,
             shares_ms=none,
         ),
         None,

@@ -28,6 +28,7 @@ __all__ = [
     "RoutingFunction",
     "Uncorrected",
     "ZeroExpertRouting",
+    "groups_of",
 ]
 
 
@@ -164,6 +165,13 @@ class OnInputRouting:
 
 
 Routing = SelectorSettings | HashRouting | CustomRouting | ZeroExpertRouting | OnInputRouting
+
+
+def groups_of(routing: Routing) -> int:
+    """Groups of experts, in order, of which each token uses a few only; 1 where it may use all."""
+    by = routing.by if isinstance(routing, OnInputRouting) else routing
+    is_limited = isinstance(by, SelectorSettings) and by.kept_groups < by.num_groups
+    return by.num_groups if is_limited else 1
 
 
 @dataclass(frozen=True, slots=True)
