@@ -170,8 +170,9 @@ Routing = SelectorSettings | HashRouting | CustomRouting | ZeroExpertRouting | O
 def groups_of(routing: Routing) -> int:
     """Groups of experts, in order, of which each token uses a few only; 1 where it may use all."""
     by = routing.by if isinstance(routing, OnInputRouting) else routing
-    is_limited = isinstance(by, SelectorSettings) and by.kept_groups < by.num_groups
-    return by.num_groups if is_limited else 1
+    if not isinstance(by, SelectorSettings) or by.kept_groups == by.num_groups:
+        return 1
+    return by.num_groups
 
 
 @dataclass(frozen=True, slots=True)
