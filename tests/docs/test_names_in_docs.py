@@ -22,6 +22,7 @@ OTHERS = {
     INSECURE_VARIABLE,
     *VARIABLES.values(),
     "EPLB_SECTION__NAME",
+    "EPLB_AGENT_NAME",
     "EPLB_AGENT_SECTION__NAME",
 }
 """Of eplbctl, and how those of settings are formed."""
