@@ -10,7 +10,7 @@ from eplb_service.cli.keys import INSECURE_VARIABLE, VARIABLES
 from eplb_service.host.main import service_parser
 from eplb_service.settings.settings import Settings
 from tests.architecture.test_settings_are_documented import leaves
-from tests.docs.blocks import pages
+from tests.docs.blocks import ROOT, pages
 from worker_agent.settings.settings import AgentSettings
 from worker_agent.settings.vllm import VllmSettings
 
@@ -26,6 +26,7 @@ OTHERS = {
     "EPLB_AGENT_SECTION__NAME",
 }
 """Of eplbctl, and how those of settings are formed."""
+TEXT_OF_THE_LIST = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 TEXT = {page.name: page.read_text(encoding="utf-8") for page in pages()}
 
 
@@ -66,3 +67,8 @@ def test_every_flag_of_eplb_service_exists(
         for flag in re.findall(r"(?<!\S)--[a-z-]+", words)
     }
     assert named <= known
+
+
+def test_every_page_is_listed() -> None:
+    listed = set(re.findall(r"\]\(([a-z]+\.md)\)", TEXT_OF_THE_LIST))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
