@@ -10,7 +10,7 @@ hook.close()
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch.distributed import ProcessGroup
@@ -34,7 +34,6 @@ from worker_agent.adapters.runtime import (
     require_device,
     seat_of,
     served_by,
-    shape_of,
 )
 from worker_agent.adapters.system_clock import SystemClock
 from worker_agent.adapters.torch_calls import new_group
@@ -232,14 +231,14 @@ def _shape(seat: Seat, settings: AgentSettings) -> ModelShape:
     Raises InvalidSettings if its layers are misnamed, or it is on another device than is wanted.
     """
     require_device(seat, settings.device)
-    num_layers = seat.num_layers
+    num_layers = len(seat.shape.layers)
     layers = settings.model_layers or tuple(range(num_layers))
     if len(layers) != num_layers or list(layers) != sorted(set(layers)):
         raise InvalidSettings(
             f"model_layers names {list(layers)}; expected {num_layers} numbers, ascending, one for "
             "each MoE layer of the runtime; the rank does not attach"
         )
-    return shape_of(seat, model_layers=layers)
+    return replace(seat.shape, layers=layers)
 
 
 def _fingerprint(seat: Seat, shape: ModelShape, settings: AgentSettings) -> Digest:

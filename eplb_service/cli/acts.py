@@ -10,9 +10,10 @@ from eplb_service.cli.ends import Answer, Exit, invalid
 from eplb_service.cli.maps import ascend_text
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import plain
-from eplb_service.cli.reads import answer_tree, config_answer, plan_request
+from eplb_service.cli.reads import answer_tree, config_answer, drawn, plan_request
 from eplb_service.cli.show_plan import objections, show_answer, show_run
 from eplb_service.cli.show_status import show_status
+from eplb_service.cli.words import count
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.views import NothingView, RunView, StatusView
 from eplb_service.domain import plan as plans
@@ -54,9 +55,12 @@ def rollback(client: Client, options: Options, args: Namespace) -> Answer:
 def import_map(client: Client, options: Options, args: Namespace) -> Answer:
     """Go to the placement of an expert-map file."""
     text = ascend_text(args)
-    request = pb.ImportRequest(act=act(options, args), text=text, reshape=args.reshape)
+    request = pb.ImportRequest(
+        act=act(options, args), text=text, reshape=args.reshape, dry_run=args.dry_run
+    )
     response = client.act(client.stub.Import, request, options.request_id)
-    return carried_out(client, options, args, decode_answer(response.answer))
+    answer = decode_answer(response.answer)
+    return drawn(answer) if args.dry_run else carried_out(client, options, args, answer)
 
 
 def abort(client: Client, options: Options, args: Namespace) -> Answer:
@@ -177,7 +181,12 @@ def finished(client: Client, options: Options, run: RunView) -> RunView:
         return run.phase not in UNDER_WAY
 
     if run.phase in UNDER_WAY:
-        client.until(is_over, every_s=POLL_S, what=f"plan {run.plan_id}")
+        client.until(
+            is_over,
+            every_s=POLL_S,
+            what=f"plan {run.plan_id}",
+            how_far=lambda: f"epoch {run.epoch}, {count(run.moves, 'slot')} moved, ",
+        )
     return run
 
 

@@ -6,20 +6,23 @@ Axes    L MoE layers   E logical experts   N ranks
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from statistics import fmean
 
 from eplb_service.cli.client import Client
-from eplb_service.cli.costs import Costs, costs_of, nodes_of
+from eplb_service.cli.costs import Costs, costs_of, topology_of
 from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.loads import Loads, read_loads
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, plain
-from eplb_service.cli.simulate import head, say_progress
+from eplb_service.cli.progress import bar, progress
+from eplb_service.cli.simulate import head
 from eplb_service.cli.starts import starts
 from eplb_service.cli.what_if import Evenness, Outcome, evenness, outcome
 from eplb_service.cli.words import figure, size, table
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.placement import Placement
+from eplb_service.policies.bounds import Topology
 
 HEADS = (
     *("redundant", "policy", "left alone", "planned", "next", "shares next"),
@@ -59,8 +62,8 @@ def replay(client: Client, options: Options, args: Namespace) -> Answer:
         raise invalid(f"{args.file} holds one window; a replay needs two, `simulate` takes one")
     try:
         placements = list(starts(loads, args))
-        nodes = nodes_of(placements[0].layout.num_ranks, args.nodes)
-        played = list(_played(loads, placements, args.policy, nodes))
+        topology = topology_of(placements[0].layout.num_ranks, args)
+        played = list(_played(loads, placements, args.policy, topology))
     except EplbError as error:
         raise invalid(f"{error}; nothing was computed") from error
     said = [turn.planned.warning for one in played for turn in one.turns if turn.planned.warning]
@@ -75,21 +78,20 @@ def replay(client: Client, options: Options, args: Namespace) -> Answer:
 
 
 def _played(
-    loads: Loads, placements: Sequence[Placement], policies: Sequence[str], nodes: Sequence[str]
+    loads: Loads, placements: Sequence[Placement], policies: Sequence[str], topology: Topology
 ) -> Iterator[Played]:
     pairs = len(loads.tokens) - 1
     of, done = len(placements) * len(policies) * pairs, 0
-    for start in placements:
-        for policy in policies:
+    with progress() as draw:
+        for start, policy in product(placements, policies):
             turns: list[Turn] = []
             current = start
-            for window, after in zip(loads.tokens[:-1], loads.tokens[1:], strict=True):
-                say_progress(done, of)
-                planned, current = outcome(window, current, policy, nodes)
+            for window, after in pairwise(loads.tokens):
+                draw(bar(done, of, f"{done} of {of} plans"))
+                planned, current = outcome(window, current, policy, topology)
                 turns.append(Turn(planned, evenness(after, start), evenness(after, current)))
                 done += 1
             yield Played(policy, turns[0].planned.redundancy, tuple(turns))
-    say_progress(of, of)
 
 
 def _facts(one: Played, costs: Costs) -> Plain:

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 OK, FAILED, INVALID, WRONG_STATE, UNREACHABLE = 0, 1, 2, 3, 5
 STOPPERS = (signal.SIGINT, signal.SIGTERM)
 NAME, NAMESPACE = "eplb-controller", "eplb"
+EXAMPLES = {
+    "up": "eplb-service up --address HEAD:6379 --resource eplb_controller --config settings.yaml",
+    "run": "eplb-service run --config settings.yaml",
+    "down": "eplb-service down --address HEAD:6379",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +74,8 @@ def service_parser() -> argparse.ArgumentParser:
         ("run", _run, "run the controller in this process, without Ray"),
         ("down", _down, "end a detached controller actor"),
     ):
-        command = commands.add_parser(name, help=text)
+        example = f"example: {EXAMPLES[name]}"
+        command = commands.add_parser(name, help=text, description=text, epilog=example)
         command.set_defaults(act=act)
         if name != "down":
             command.add_argument("--config", type=Path, help="YAML or JSON file of settings")
@@ -106,26 +112,40 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _run_until_stopped(settings: Settings) -> int:
-    life = asyncio.create_task(_lead(settings))
+    life = _Life(settings)
+    task = asyncio.create_task(life.lead())
     loop = asyncio.get_running_loop()
     for number in STOPPERS:
-        loop.add_signal_handler(number, life.cancel)
-    try:
-        await life
-    except asyncio.CancelledError:
-        return OK
+        loop.add_signal_handler(number, life.end, task)
+    with suppress(asyncio.CancelledError):
+        await task
     return OK
 
 
-async def _lead(settings: Settings) -> None:
-    """Lead until fenced; one that stands by does so again."""
-    while True:
-        try:
-            await Service(settings, ProcessPlanRunner()).run(_announce)
-        except NotLeader as fenced:
-            if not settings.leading.is_standby:
-                raise
-            _complain(fenced, WRONG_STATE)
+class _Life:
+    """Leads until it is told to end; told twice, or while it does not lead, it ends at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._service: Service | None = None
+
+    async def lead(self) -> None:
+        """Lead until told to end, or fenced; one that stands by then does so again."""
+        while True:
+            self._service = Service(self._settings, ProcessPlanRunner())
+            try:
+                await self._service.run(_announce)
+            except NotLeader as fenced:
+                if not self._settings.leading.is_standby:
+                    raise
+                _complain(fenced, WRONG_STATE)
+            else:
+                return
+
+    def end(self, task: "asyncio.Task[None]") -> None:
+        """Let the service leave; cancel the task where it does not, or leaves already."""
+        if self._service is None or not self._service.leave():
+            task.cancel()
 
 
 def _up(args: argparse.Namespace) -> int:

@@ -33,7 +33,7 @@ from moe_runtime.runtime.model import UNPACKED
 from tests.runtime.routings import KINDS, stack_of
 from tests.runtime.stacks import tokens
 from worker_agent.adapters.memory import DigestBook
-from worker_agent.adapters.runtime import seat_of, served_by, shape_of
+from worker_agent.adapters.runtime import seat_of, served_by
 from worker_agent.adapters.shared_slots import shared_slots
 
 SHAPE = replace(stack_of(KINDS["softmax"]), num_layers=1, num_shared=2, shared_packing=IN_SLOTS)
@@ -59,7 +59,7 @@ THEN = [-1, *reversed(range(E + M))]
 
 def test_its_deployment_says_how_many_there_are_and_where_they_sit() -> None:
     seat = seat_of(serving(FIRST))
-    assert shape_of(seat, model_layers=(0,)).num_shared == M
+    assert seat.shape.num_shared == M
     told = served_by(seat, np.array([FIRST], dtype=np.int32))
     assert not violations(told)
     assert told.replica_count().tolist() == [[1] * E]

@@ -155,6 +155,8 @@ def _encode_operation(view: OperationView) -> admin_pb2.OperationView:
             last_error=planning.last_error,
         ),
         drained_ranks=view.drained,
+        degraded=view.degraded,
+        drained_so_far=view.drained_so_far,
     )
 
 
@@ -172,6 +174,8 @@ def _decode_operation(message: admin_pb2.OperationView) -> OperationView:
             planning.num_skipped, planning.num_failed, planning.last_skip, planning.last_error
         ),
         drained=tuple(message.drained_ranks),
+        degraded=message.degraded,
+        drained_so_far=message.drained_so_far,
     )
 
 
