@@ -1,3 +1,6 @@
+# pyright: reportMissingImports=false, reportUnknownVariableType=false
+# pyright: reportUnknownMemberType=false
+# Off in this file only: vLLM is not installed where the code is checked.
 """One layer beside vLLM's CPU fused MoE, in an environment that has vLLM.
 
     python -m benchmarks.layer.beside_vllm

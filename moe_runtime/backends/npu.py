@@ -44,6 +44,8 @@ class Installation:
     soc: str
     missing: tuple[str, ...]
     """Custom operators that are not registered."""
+    num_devices: int
+    """NPUs that the process sees."""
     mega_moe: str
     """What keeps MegaMoe from being used; empty if nothing does."""
 
@@ -73,7 +75,7 @@ def open_npu(index: int) -> tuple[NpuBackend, Installation]:
     soc = str(torch_npu.npu.get_device_name(index))
     door = NpuDoor(torch.ops.npu, torch.device("npu", index))
     backend = NpuBackend310(door) if "310P" in soc else NpuBackend(door)
-    return backend, Installation(version, soc, custom_operators(_CUSTOM), mega_moe())
+    return backend, Installation(version, soc, custom_operators(_CUSTOM), found, mega_moe())
 
 
 def custom_operators(wanted: Sequence[str]) -> tuple[str, ...]:

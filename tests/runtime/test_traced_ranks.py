@@ -2,6 +2,7 @@
 # Off in this file only: torch leaves what compiles unannotated.
 """A layer of two ranks as a graph: traced once, its exchange with it."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -30,6 +31,7 @@ SHAPE = kimi_like(num_layers=1)
 FIRST, THEN = (random_layout(SHAPE, (6, 5), seed=seed, num_empty=1) for seed in (1, 2))
 DECODE = torch.tensor([0, 1])
 Way = Literal["export", "compile"]
+Graph = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def serving(rank: int) -> MoeRuntime:
@@ -47,12 +49,12 @@ def given(rank: int, num_rows: int, num_real: int) -> tuple[Tensor, Tensor]:
     return x_TD, torch.arange(num_rows) < num_real
 
 
-def through(graph: torch.nn.Module, x_TD: Tensor, real_T: Tensor) -> Tensor:
+def through(graph: Graph, x_TD: Tensor, real_T: Tensor) -> Tensor:
     y_TD = graph(rms_norm(x_TD), real_T, DECODE)
     return torch.where(real_T[:, None], x_TD + y_TD, 0)
 
 
-def off(graph: torch.nn.Module, rank: int, num_rows: int, num_real: int) -> float:
+def off(graph: Graph, rank: int, num_rows: int, num_real: int) -> float:
     x_TD, real_T = given(rank, num_rows, num_real)
     right = DenseReference(SyntheticModel(SHAPE)).forward(x_TD[real_T], ByGate())
     got = through(graph, x_TD, real_T)[real_T]
