@@ -39,8 +39,7 @@ def main() -> int:
     door.set_inheritable(True)
     again = [sys.executable, "-m", "benchmarks.demo.window", given.name_file]
     inside = ["--port", str(given.port), "--inside", str(door.fileno())]
-    os.execv(_LO_ONLY, [str(_LO_ONLY), "--join", given.name_file, *again, *inside])
-    return None
+    return os.execv(_LO_ONLY, [str(_LO_ONLY), "--join", given.name_file, *again, *inside])
 
 
 async def _pass_on(door: socket.socket, port: int) -> None:
