@@ -176,7 +176,7 @@ def require_modes(
             biased=shape.biased,
             lora=traffic.num_adapters > 0,
         )
-        unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
+        unbuilt = device.refusals(replace(traffic, mode=mode))
         if shape.num_shared_in_slots and traffic.num_adapters:
             unbuilt = (*unbuilt, "shared experts in slots have no adapters")
         require(asked, also=(*beside, *unbuilt))

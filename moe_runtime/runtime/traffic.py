@@ -70,5 +70,5 @@ class Traffic:
     """LoRA adapters on routed experts; with any, every row carries the number of one."""
 
     def __post_init__(self) -> None:
-        _refuse_below("buffer_rows", self.buffer_rows, least=1)
+        _refuse_below("buffer_rows", self.buffer_rows, least=0)
         _refuse_below("num_adapters", self.num_adapters, least=0)

@@ -186,7 +186,7 @@ def test_a_team_that_holds_other_tokens_than_it_says_is_refused_on_every_rank(
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: Traffic(mode=ExchangeMode.MC2, buffer_rows=0),
+        lambda: Traffic(mode=ExchangeMode.MC2, buffer_rows=-1),
         lambda: Traffic(mode=ExchangeMode.MC2, buffer_rows=1.5),  # pyright: ignore[reportArgumentType]
         lambda: Traffic(mode=ExchangeMode.MC2, num_adapters=-1),
         lambda: Nodes(0),
