@@ -17,6 +17,7 @@ from eplb_service.controller.planning import ByPolicy, Goal, NothingToDo, Planni
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.pricing import Timing
 from eplb_service.controller.registry import Registry
+from eplb_service.controller.rollcall import away
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
@@ -173,11 +174,12 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
         )
     profiles = [member.profile for member in membership.known]
     window, placement = newest_window(deployment), state.serving.placement
-    terms = deployment.tuning.planning
+    terms, heat = deployment.tuning.planning, heat_now(deployment)
+    masked = deployment.drained if draw.masked is None else draw.masked
     return PlanningInput(
         base_epoch=state.serving.wave.epoch,
         current=placement,
-        heat=heat_now(deployment),
+        heat=heat,
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
@@ -189,11 +191,13 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             sets_shares=not deployment.even_because,
             nodes=tuple(profile.node for profile in profiles),
             distance=None if terms.distances is None else np.array(terms.distances),
-            masked=deployment.drained if draw.masked is None else draw.masked,
+            masked=masked,
+            dead=tuple(rank for rank in away(membership) if rank in masked),
         ),
         timing=_timing(deployment, window, len(profiles)),
         origin=draw.origin,
         reason=draw.reason,
+        terms=terms.terms(num_ranks=len(profiles), num_steps=heat.num_steps),
     )
 
 

@@ -38,6 +38,7 @@ from eplb_service.policies.request import (
     split_by_source,
 )
 from eplb_service.policies.split import exact_split, split_imbalance
+from eplb_service.policies.terms import PLAIN, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ class PlanningInput:
     timing: Timing
     origin: Origin
     reason: str
+    terms: Terms = PLAIN
+    """What a rank's load is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,7 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         topology=Topology(task.limits.nodes),
         max_moves=goal.max_moves,
         seed=goal.seed,
+        terms=task.terms,
         bounds=Bounds(
             task.limits.masked,
             emptied_before(task.current, task.limits.masked),
@@ -245,10 +249,11 @@ class Pricing:
 
     def imbalance(self, placement: Placement) -> FloatArray:
         """[L] predicted by the tables that ranks will use; NaN where a layer has no load."""
-        heat = self._task.heat.tokens
+        heat, terms = self._task.heat.tokens, self._task.terms
         if self._task.limits.sets_shares:
-            return split_imbalance(heat, placement, exact_split(heat, placement))
-        load = predicted_load(heat, placement, self._split)
+            split = exact_split(heat, placement, terms=terms)
+            return split_imbalance(heat, placement, split, terms)
+        load = predicted_load(heat, placement, self._split, terms)
         return imbalance_where_held(load, placement)
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:

@@ -10,6 +10,7 @@ from eplb_service.domain.report import Phase
 from eplb_service.gates.context import Budget
 from eplb_service.gates.settings import GateSettings
 from eplb_service.load.group import WindowTerms
+from eplb_service.policies.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,18 @@ class PlanningTerms:
     """Share by which moving may lengthen a step."""
     distances: tuple[tuple[float, ...], ...] | None
     """[N][N] price of the way from each rank to each other; None: by node."""
+    rank_speeds: tuple[float, ...] = ()
+    """[N] tokens per second of each rank, in any unit; empty: all alike."""
+    expert_cost: float = 0.0
+    """What an expert with tokens costs its rank beside them in a step, in tokens."""
+
+    def terms(self, *, num_ranks: int, num_steps: int) -> Terms:
+        """What a rank's load is made of, in heat of so many steps.
+
+        Speeds are of a deployment with as many ranks; elsewhere ranks are taken to be alike.
+        """
+        speeds = self.rank_speeds if len(self.rank_speeds) == num_ranks else ()
+        return Terms(fixed=self.expert_cost * num_steps, speeds=speeds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,9 +47,21 @@ def measured_load(window: LoadWindow, placement: Placement) -> FloatArray:
     return load
 
 
-def measured_imbalance(window: LoadWindow, placement: Placement) -> FloatArray:
-    """[L] peak over mean of the known ranks that hold experts, NaN where a layer has no load."""
-    load = rank_load(window.slot_tokens, placement)[:, window.is_known]
+def measured_imbalance(
+    window: LoadWindow,
+    placement: Placement,
+    *,
+    slowness: FloatArray | None = None,
+    expert_cost: float = 0.0,
+) -> FloatArray:
+    """[L] peak over mean of the known ranks that hold experts, NaN where a layer has no load.
+
+    slowness       [N] time of a token on each rank; None: alike
+    expert_cost    what a slot with tokens costs its rank beside them, in tokens
+    """
+    costs = window.slot_tokens + expert_cost * (window.slot_tokens > 0)
+    load = rank_load(costs if expert_cost else window.slot_tokens, placement)
+    load = (load if slowness is None else load * slowness)[:, window.is_known]
     out = np.full(placement.num_layers, np.nan)
     if not load.size:
         return out

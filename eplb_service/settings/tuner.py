@@ -93,4 +93,6 @@ def _planning(settings: Settings) -> PlanningTerms:
         round_bytes=budget.round_bytes,
         max_slowdown=budget.max_slowdown,
         distances=planning.distances,
+        rank_speeds=planning.rank_speeds or (),
+        expert_cost=planning.expert_cost,
     )
