@@ -25,7 +25,7 @@ from eplb_service.controller.tuning import PlanningTerms
 from eplb_service.controller.yielding import yielding_round_bytes
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
 from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
-from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
+from eplb_service.domain.plan import Answer, Cause, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
@@ -183,6 +183,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
+        num_groups=membership.shape.num_groups,
         limits=WaveLimits(
             staging_rows=tuple(profile.staging_rows for profile in profiles),
             round_bytes=_round_bytes(deployment, len(profiles)),
@@ -195,8 +196,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             dead=tuple(rank for rank in away(membership) if rank in masked),
         ),
         timing=_timing(deployment, window, len(profiles)),
-        origin=draw.origin,
-        reason=draw.reason,
+        cause=Cause(draw.origin, draw.reason),
         terms=terms.terms(num_ranks=len(profiles), num_steps=heat.num_steps),
     )
 

@@ -39,6 +39,12 @@ class ControllerActor:
     def __init__(self, settings: str) -> None:
         """Start serving; `settings` is the settings tree as JSON."""
         log_events()
+        if niceness := os.getpriority(os.PRIO_PROCESS, 0):
+            log.warning(
+                "controller is niced: on a busy node it starves; start Ray's nodes with "
+                "RAY_worker_niceness=0",
+                extra={"niceness": niceness},
+            )
         self._settings = settings
         self._service: Service | None = None
         loop = asyncio.get_running_loop()

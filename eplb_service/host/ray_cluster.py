@@ -5,6 +5,7 @@
 # pyright: reportUnknownArgumentType=false
 
 import logging
+import os
 import socket
 from dataclasses import dataclass
 from typing import cast
@@ -24,6 +25,8 @@ LOCAL = "local"
 CLIENT = "ray://"
 """Scheme of a Ray Client server: for those that run on no node of the cluster."""
 KNOCK_S = 10.0
+NICENESS = "RAY_worker_niceness"
+"""Of Ray's worker processes; 15 as Ray has it, at which a controller starves on a busy machine."""
 LEAVE_S = 30.0
 """Longest wait for a controller that was told to leave; see `server.finish_s`."""
 
@@ -39,11 +42,12 @@ class Place:
 
 
 def connect(address: str, namespace: str) -> None:
-    """Join a cluster, or start one on this machine for `local`.
+    """Join a cluster, or start one on this machine for `local`, whose actors are not niced.
 
     Raises DeadlineExceeded where no cluster answers.
     """
     if address == LOCAL:
+        os.environ.setdefault(NICENESS, "0")
         ray.init(address=LOCAL, namespace=namespace, include_dashboard=False)
         return
     try:

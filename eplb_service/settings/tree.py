@@ -114,6 +114,33 @@ class LeadingSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         return self
 
 
+class DirectoryEntry(BaseModel, frozen=True, extra="forbid"):
+    """Which controller some deployments belong to."""
+
+    deployments: Name = Field(
+        description="pattern of names (model/instance/role/stage/group), with * and ?"
+    )
+    endpoint: Name = Field(
+        description="host:port of their controller, with its standbys after commas"
+    )
+
+
+class DirectorySettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Which deployments belong to which of several controllers; each has a store of its own."""
+
+    mine: str = ""
+    """This controller's endpoint, as entries have it; needed where there are entries."""
+    entries: tuple[DirectoryEntry, ...] = ()
+    """The same for all controllers; the first that fits a name decides, and a deployment that fits
+    none is served wherever it comes."""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Self:
+        if self.entries and self.mine not in {entry.endpoint for entry in self.entries}:
+            raise ValueError(f"mine is {self.mine!r}, which is the endpoint of no entry")
+        return self
+
+
 class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When and how plans are drawn."""
 

@@ -32,7 +32,7 @@ from moe_runtime.vllm.filling import Filler, initial_slots
 from moe_runtime.vllm.mixins import RunnerMixin
 from moe_runtime.vllm.options import ExchangeChoice, Options
 from moe_runtime.vllm.placing import place
-from moe_runtime.vllm.reading import Reading, read
+from moe_runtime.vllm.reading import Reading, common_groups, read_runner
 from moe_runtime.vllm.replicated import ReplicatedExchange
 from moe_runtime.vllm.seams import Coordinator, Runner
 from moe_runtime.vllm.stack import OwnedStack, Ranks, StackFacts
@@ -119,10 +119,7 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     require_sum_is_taken_once(runners, is_replicated=ranks.is_replicated)
     first = runners[0].routed_experts.moe_config
     layout = SlotLayout((first.num_local_experts,) * ranks.group.size)
-    readings = [
-        read(runner.routed_experts, cast("Tensor | None", vars(runner)["eplb_table_VK"]))
-        for runner in runners
-    ]
+    readings = [read_runner(runner) for runner in runners]
     weights = [_weights(runner) for runner in runners]
     staging_bytes = _staging_bytes(weights[0], options)
     filler = Filler(ranks.group, layout)
@@ -142,10 +139,11 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
         ),
     )
     names = tuple(runner.layer_name for runner in runners)
-    facts = StackFacts(names, first.num_logical_experts, runners[0].routed_experts.top_k)
+    top_k, groups = runners[0].routed_experts.top_k, common_groups(readings)
+    facts = StackFacts(names, first.num_logical_experts, top_k, groups)
     layers = [_layer(i, reading, state) for i, reading in enumerate(readings)]
-    routers = [runner.router for runner in runners]
-    stack = OwnedStack(facts, layout, ranks, layers, _passage(layout, ranks), routers)
+    passage, routers = _passage(layout, ranks), [runner.router for runner in runners]
+    stack = OwnedStack(facts, layout, ranks, layers, passage, routers)
     for index, runner in enumerate(runners):
         vars(runner)["eplb_layer"] = BoundLayer(stack, index)
     home = Home(np.tile(content_P, (len(runners), 1)), stack.tables())

@@ -10,6 +10,7 @@ from eplb_service.controller.desk import ActRequest, RankLink
 from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
+from eplb_service.domain.directory import Directory
 from eplb_service.domain.ids import CountArray, FloatArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.placement import Placement
@@ -161,11 +162,14 @@ def act(request_id: str = "", *, reason: str = "test") -> ActRequest:
 
 @asynccontextmanager
 async def office(
-    store: MemoryStore | None = None, settings: Settings = SETTINGS
+    store: MemoryStore | None = None,
+    settings: Settings = SETTINGS,
+    directory: Directory | None = None,
 ) -> AsyncGenerator[Office]:
     """A controller that leads, until the block ends."""
     store, figures, runner = store or MemoryStore(), Figures(), HereRunner()
-    tools = Tools(store, SystemClock(), figures, SettingsTuner(settings))
+    tuner = SettingsTuner(settings)
+    tools = Tools(store, SystemClock(), figures, tuner, directory=directory or Directory())
     controller = Controller(tools, archive=store, runner=runner)
     leads = asyncio.Event()
 

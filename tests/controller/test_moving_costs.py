@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from eplb_service.controller.desk import MapRequest
 from eplb_service.controller.drawing import Draw, task_of
 from eplb_service.controller.planning import ToPlacement
 from eplb_service.controller.yielding import LEAST_SHARE
@@ -18,7 +19,7 @@ async def test_a_wave_that_settled_tells_how_fast_links_are() -> None:
         [deployment] = list(o.controller.registry.all())
         draw = Draw(ToPlacement(SWAPPED), (), Origin.OPERATOR, "test")
         assert task_of(deployment, draw).timing.bytes_per_s == 0
-        await o.controller.acts.import_map(act(), format_map(SWAPPED, SHAPE.layers), reshape=False)
+        await o.controller.acts.import_map(act(), MapRequest(format_map(SWAPPED, SHAPE.layers)))
         await o.settle()
         assert o.ranks[0].placement.digest() == SWAPPED.digest()
         links = deployment.links
@@ -32,7 +33,7 @@ async def round_bytes_after_a_wave(o: Office, *, step_s: float) -> int:
     even = np.full((1, 4), 100, dtype=np.int64)
     await o.register(FLAT)
     o.report(even)
-    await o.controller.acts.import_map(act(), format_map(SWAPPED, SHAPE.layers), reshape=False)
+    await o.controller.acts.import_map(act(), MapRequest(format_map(SWAPPED, SHAPE.layers)))
     o.report(even, steps=(40,), first=3, step_s=step_s)
     await o.settle()
     [deployment] = list(o.controller.registry.all())

@@ -517,10 +517,15 @@ class ImportRequest(google.protobuf.message.Message):
     ACT_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     RESHAPE_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
     text: builtins.str
     """The expert-map file's text, JSON."""
     reshape: builtins.bool
     """Whether a file made for other slot counts may be fitted to the deployment."""
+    dry_run: builtins.bool
+    """Whether the plan is only drawn, priced, judged and kept, so that Apply may start it; nothing
+    changes.
+    """
     @property
     def act(self) -> Global___Act:
         """Who and why."""
@@ -531,9 +536,10 @@ class ImportRequest(google.protobuf.message.Message):
         act: Global___Act | None = ...,
         text: builtins.str = ...,
         reshape: builtins.bool = ...,
+        dry_run: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["act", b"act"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["act", b"act", "reshape", b"reshape", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["act", b"act", "dry_run", b"dry_run", "reshape", b"reshape", "text", b"text"]) -> None: ...
 
 Global___ImportRequest: typing_extensions.TypeAlias = ImportRequest
 
