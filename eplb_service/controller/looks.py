@@ -131,7 +131,7 @@ def imbalance_of(deployment: Deployment, window: LoadWindow) -> FloatArray:
     return measured_imbalance(
         window,
         placement,
-        slowness=terms.slowness(num_ranks) if terms.speeds else None,
+        speed=terms.speed(num_ranks),
         expert_cost=terms.fixed,
     )
 

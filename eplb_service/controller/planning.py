@@ -255,7 +255,8 @@ class Pricing:
             split = exact_split(heat, placement, terms=terms)
             return split_imbalance(heat, placement, split, terms)
         load = predicted_load(heat, placement, self._split, terms)
-        return imbalance_where_held(load, placement)
+        speed = terms.speed(placement.layout.num_ranks)
+        return imbalance_where_held(load * speed, placement, speed)
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:
         """What the waves cost and what they promise."""

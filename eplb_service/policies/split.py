@@ -63,7 +63,7 @@ def cost_imbalance(
     load = tokens
     if terms.fixed:
         load = load + terms.fixed * rank_load(_is_active(heat, placement), placement)
-    return imbalance_where_held(load * terms.slowness(placement.layout.num_ranks), placement)
+    return imbalance_where_held(load, placement, terms.speed(placement.layout.num_ranks))
 
 
 def _is_active(heat: FloatArray, placement: Placement) -> FloatArray:
@@ -76,14 +76,15 @@ def _is_active(heat: FloatArray, placement: Placement) -> FloatArray:
 def in_mean_loads(heat: FloatArray, placement: Placement, terms: Terms) -> tuple[FloatArray, Costs]:
     """Heat [L, E] and what else counts, in mean loads of a rank; counts of any size stay finite."""
     num_ranks = placement.layout.num_ranks
-    unit = np.maximum(heat.max(axis=1, keepdims=True, initial=0.0), np.finfo(float).tiny)
+    least = max(terms.fixed, np.finfo(float).tiny)
+    unit = np.maximum(heat.max(axis=1, keepdims=True, initial=0.0), least)
     own, fixed = heat / unit, np.zeros(unit.shape)
     total = own.sum(axis=1, keepdims=True)
     if terms.fixed:
         fixed = np.where(total > 0, terms.fixed / unit, 0.0)
         total = total + fixed * _is_active(heat, placement).sum(axis=1, keepdims=True)
     scale = num_ranks / np.where(total > 0, total, 1.0)
-    return own * scale, Costs(1.0 / terms.slowness(num_ranks), (fixed * scale)[:, 0])
+    return own * scale, Costs(terms.speed(num_ranks), (fixed * scale)[:, 0])
 
 
 def routed_rows(placement: Placement) -> NDArray[np.int64]:

@@ -51,6 +51,14 @@ class Terms:
         speeds = np.array(self.speeds)
         return speeds.mean() / speeds
 
+    def speed(self, num_ranks: int) -> FloatArray:
+        """[N] what each rank bears in the time that one of mean speed needs for 1; as above.
+
+        >>> Terms(speeds=(1.0, 3.0)).speed(2).tolist()
+        [0.5, 1.5]
+        """
+        return 1.0 / self.slowness(num_ranks)
+
     def turned(self, nth: _Index, expert: int | _Index, count: int | _Index) -> _Index:
         """Return which share of its row the nth replica of an expert takes."""
         return (nth - self.turn * expert) % count if self.turn else nth

@@ -239,7 +239,7 @@ def test_what_slow_ranks_and_experts_cost_is_part_of_the_imbalance() -> None:
             windows.add(report(counts, windows.group, step=step, tokens=sent), rank)
     window = windows.window()
     assert measured_imbalance(window, placement).tolist() == [pytest.approx(40 / 30)]
-    slow = measured_imbalance(window, placement, slowness=np.array([0.5, 1.0]))
-    assert slow.tolist() == [pytest.approx(1.0)]
+    fast = measured_imbalance(window, placement, speed=np.array([1.5, 0.75]))
+    assert fast.tolist() == [pytest.approx(1.0)]
     costly = measured_imbalance(window, placement, expert_cost=10.0)
     assert costly.tolist() == [pytest.approx(60 / 45)]

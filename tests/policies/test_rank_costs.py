@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eplb_service.domain.errors import InvalidTable
-from eplb_service.domain.ids import FloatArray
+from eplb_service.domain.ids import FloatArray, IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement, initial_placement, placement_from_ranks
 from eplb_service.domain.rules import violations
@@ -109,7 +109,7 @@ def test_a_connected_plan_levels_what_ranks_bear(terms: Terms) -> None:
     placement = initial_placement(num_layers=6, num_experts=64, layout=layout)
     rng = np.random.default_rng(0)
     heat = 1e4 * rng.lognormal(0, 0.8, (6, 64))
-    held: list[FloatArray] = []
+    held: list[IntArray] = []
     for _ in range(3):
         request = PolicyRequest(
             heat=heat,
