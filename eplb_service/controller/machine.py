@@ -102,8 +102,9 @@ def step(state: DeploymentState, event: Event) -> Step:
     a rank that must not be listened to, and what runs.obstacle finds for a plan.
     """
     state, effects = _react(state, event)
+    state, believed = _over_at_last(state)
     state, more = proceed(state)
-    return state, (*effects, *more)
+    return state, (*effects, *believed, *more)
 
 
 def _react(state: DeploymentState, event: Event) -> Step:  # noqa: C901 - one line per event
@@ -152,12 +153,29 @@ def _greeted(state: DeploymentState, hello: Hello) -> Step:
         state, more = fly(state, Greeted(hello.profile.rank, hello.status))
         effects = (*effects, *more)
         if state.flight:
-            return state, effects
+            return replace(state, unbelieved=hello), effects
         # The wave that this greeting ended was all that kept the ranks from being believed.
     if not membership.is_complete:
         return state, effects
     state, more = _all_greeted(state, hello)
     return state, (*effects, *more)
+
+
+def _over_at_last(state: DeploymentState) -> Step:
+    """Believe ranks that greeted while a wave was in flight, now that words have ended it.
+
+    A group that restarted may serve something else than what is on record as settled.
+    """
+    hello, membership = state.unbelieved, state.membership
+    if hello is None or membership is None or state.flight or state.spending:
+        return state, ()
+    state = replace(state, unbelieved=None)
+    told, served = hello.status.served, membership.served()
+    is_told = served is not None and (served.epoch, served.placement) == (
+        told.epoch,
+        told.placement,
+    )
+    return _all_greeted(state, hello) if membership.is_complete and is_told else (state, ())
 
 
 def _all_greeted(state: DeploymentState, hello: Hello) -> Step:

@@ -87,6 +87,8 @@ class DeploymentState:
     pace: Pace
     now_s: float
     """Unix time of the last event that told it."""
+    unbelieved: Hello | None = None
+    """The last Hello that came while a wave in flight kept the ranks from being believed."""
 
 
 # ---- events -------------------------------------------------------------------
