@@ -3,8 +3,9 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -32,6 +33,11 @@ def _nothing(_port: int) -> AbstractAsyncContextManager[None]:
     return nullcontext()
 
 
+async def _report(port: int, beside: Beside, report: Callable[[int], Awaitable[Sent]]) -> Sent:
+    async with beside(port):
+        return await report(port)
+
+
 def measure(
     num_deployments: int = NUM_DEPLOYMENTS,
     *,
@@ -40,18 +46,6 @@ def measure(
     beside: Beside = _nothing,
 ) -> list[Figure]:
     """Run the server on one core and all agents on another, if there is one."""
-
-    async def report(port: int) -> Sent:
-        async with beside(port):
-            return await report_all(
-                port,
-                num_reports=num_reports,
-                warm_up=_WARM_UP,
-                num_deployments=num_deployments,
-                size=size,
-                on_connected=lambda: here.send("begin"),
-            )
-
     cores = sorted(os.sched_getaffinity(0))
     context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="eplb-ingest-") as folder:
@@ -64,7 +58,15 @@ def measure(
                 raise RuntimeError(f"the controller did not lead within {_START_S:.0f} s")
             port: int = here.recv()
             os.sched_setaffinity(0, {cores[-1]})
-            sent = asyncio.run(report(port))
+            report = partial(
+                report_all,
+                num_reports=num_reports,
+                warm_up=_WARM_UP,
+                num_deployments=num_deployments,
+                size=size,
+                on_connected=lambda: here.send("begin"),
+            )
+            sent = asyncio.run(_report(port, beside, report))
             here.send("end")
             arrivals: Arrivals = here.recv()
         finally:

@@ -106,7 +106,6 @@ def test_ranks_are_believed_once_words_have_ended_the_wave_that_they_greeted_wit
     state, effects = run_events(state, said(0, dropped), said(1, dropped))
     assert state.flight is None
     assert (state.serving.wave.epoch, state.serving.placement) == (Epoch(0), FLAT)
-    assert state.unbelieved is None
     assert any(isinstance(one, Register) for one in effects)
     assert obstacle(state, plan(FLAT, SWAPPED)) is None
 
