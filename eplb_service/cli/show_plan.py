@@ -19,7 +19,7 @@ from eplb_service.server.admin_wire.plans import ShownPlan
 
 JUDGED_AS = {
     Origin.AUTOMATIC: "an automatic one: every gate binds it",
-    Origin.OPERATOR: "an operator's: gates of timeliness only annotate it",
+    Origin.OPERATOR: "an operator's: gates only annotate it",
 }
 UNCHANGED = "Nothing was changed."
 
