@@ -17,7 +17,8 @@ from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.weights import DenseWeights, ExpertWeights
 from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
-from moe_runtime.layer.layer import LayerMaths, MoELayer, RankState
+from moe_runtime.layer.given import LayerMaths, RankState
+from moe_runtime.layer.layer import MoELayer
 from moe_runtime.layer.parts import Direct, LayerWeights
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.counters import LoadCounters
@@ -118,29 +119,27 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     ranks = ranks_of(runners, options)
     require_sum_is_taken_once(runners, is_replicated=ranks.is_replicated)
     first = runners[0].routed_experts.moe_config
-    layout = SlotLayout((first.num_local_experts,) * ranks.group.size)
+    num_experts, num_slots = first.num_logical_experts, first.num_local_experts
+    layout = SlotLayout((num_slots,) * ranks.group.size)
     readings = [read_runner(runner) for runner in runners]
     weights = [_weights(runner) for runner in runners]
     staging_bytes = _staging_bytes(weights[0], options)
     filler = Filler(ranks.group, layout)
-    content_P = initial_slots(first.num_logical_experts, layout.num_slots)
-    num_filled = _fill_spare(filler, weights, content_P, first.num_logical_experts)
+    content_P = initial_slots(num_experts, layout.num_slots)
+    num_filled = _fill_spare(filler, weights, content_P, num_experts)
     state = RankState(
         ExpertSlots(
             weights,
             held_LS=np.tile(_own_part(content_P, layout, ranks.group.rank), (len(runners), 1)),
             staging_rows=options.staging_rows,
+            num_experts=num_experts,
         ),
         _even_tables(content_P, len(runners), layout, ranks),
-        LoadCounters(
-            num_layers=len(runners),
-            num_slots=first.num_local_experts,
-            num_experts=first.num_logical_experts,
-        ),
+        LoadCounters(num_layers=len(runners), num_slots=num_slots, num_experts=num_experts),
     )
     names = tuple(runner.layer_name for runner in runners)
     top_k, groups = runners[0].routed_experts.top_k, common_groups(readings)
-    facts = StackFacts(names, first.num_logical_experts, top_k, groups)
+    facts = StackFacts(names, num_experts, top_k, groups)
     layers = [_layer(i, reading, state) for i, reading in enumerate(readings)]
     passage, routers = _passage(layout, ranks), [runner.router for runner in runners]
     stack = OwnedStack(facts, layout, ranks, layers, passage, routers)
