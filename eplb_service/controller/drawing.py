@@ -174,12 +174,12 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
         )
     profiles = [member.profile for member in membership.known]
     window, placement = newest_window(deployment), state.serving.placement
-    terms, heat = deployment.tuning.planning, heat_now(deployment)
+    terms = deployment.tuning.planning
     masked = deployment.drained if draw.masked is None else draw.masked
     return PlanningInput(
         base_epoch=state.serving.wave.epoch,
         current=placement,
-        heat=heat,
+        heat=heat_now(deployment),
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
@@ -197,7 +197,6 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
         ),
         timing=_timing(deployment, window, len(profiles)),
         cause=Cause(draw.origin, draw.reason),
-        terms=terms.terms(num_ranks=len(profiles), num_steps=heat.num_steps),
     )
 
 
@@ -224,6 +223,9 @@ def _timing(deployment: Deployment, window: LoadWindow | None, num_ranks: int) -
         stall_s=STALL_PER_PLAN_S,
         lost_per_byte_s=lost_s / links.num_bytes if links.num_bytes else 0.0,
         bytes_per_s=links.bytes_per_s,
+        terms=deployment.tuning.planning.costs.terms(
+            num_ranks=num_ranks, num_steps=window.num_steps if window else 0
+        ),
     )
 
 

@@ -127,7 +127,7 @@ def imbalance_of(deployment: Deployment, window: LoadWindow) -> FloatArray:
     """[L] measured imbalance of what ranks bear, NaN where a layer has no load."""
     placement = deployment.counted_placement
     num_ranks = placement.layout.num_ranks
-    terms = deployment.tuning.planning.terms(num_ranks=num_ranks, num_steps=window.num_steps)
+    terms = deployment.tuning.planning.costs.terms(num_ranks=num_ranks, num_steps=window.num_steps)
     return measured_imbalance(
         window,
         placement,

@@ -38,7 +38,6 @@ from eplb_service.policies.request import (
     split_by_source,
 )
 from eplb_service.policies.split import exact_split, split_imbalance
-from eplb_service.policies.terms import PLAIN, Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +82,6 @@ class PlanningInput:
     limits: WaveLimits
     timing: Timing
     cause: Cause
-    terms: Terms = PLAIN
-    """What a rank's load is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         topology=Topology(task.limits.nodes, task.num_groups),
         max_moves=goal.max_moves,
         seed=goal.seed,
-        terms=task.terms,
+        terms=task.timing.terms,
         bounds=Bounds(
             task.limits.masked,
             emptied_before(task.current, task.limits.masked),
@@ -250,7 +247,7 @@ class Pricing:
 
     def imbalance(self, placement: Placement) -> FloatArray:
         """[L] predicted by the tables that ranks will use; NaN where a layer has no load."""
-        heat, terms = self._task.heat.tokens, self._task.terms
+        heat, terms = self._task.heat.tokens, self._task.timing.terms
         if self._task.limits.sets_shares:
             split = exact_split(heat, placement, terms=terms)
             return split_imbalance(heat, placement, split, terms)

@@ -61,7 +61,7 @@ def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
 def test_speeds_count_where_there_are_as_many_ranks_and_costs_by_the_step() -> None:
     given = {"rank_speeds": (1.0, 2.0), "expert_cost": 8}
     planning = SettingsTuner(Settings.model_validate({"planning": given})).tuning("{}").planning
-    assert planning.terms(num_ranks=2, num_steps=10) == Terms(fixed=80.0, speeds=(1.0, 2.0))
-    assert planning.terms(num_ranks=3, num_steps=10) == Terms(fixed=80.0)
+    assert planning.costs.terms(num_ranks=2, num_steps=10) == Terms(fixed=80.0, speeds=(1.0, 2.0))
+    assert planning.costs.terms(num_ranks=3, num_steps=10) == Terms(fixed=80.0)
     with pytest.raises(ValidationError, match="rank_speeds"):
         Settings.model_validate({"planning": {"rank_speeds": (1.0, 0.0)}})
