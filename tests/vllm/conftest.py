@@ -8,10 +8,16 @@ import pytest
 
 from benchmarks.demo_vllm.models import write_deepseek, write_k3, write_qwen3
 from benchmarks.demo_vllm.parts import Controller
+from tests.vllm.checkpoints import write_what_mxfp4_means
 from tests.vllm.group import VllmGroup, largest_difference
 from tests.vllm.words import Answer
 
-WRITERS = {"qwen3": write_qwen3, "deepseek": write_deepseek, "k3": write_k3}
+WRITERS = {
+    "qwen3": write_qwen3,
+    "deepseek": write_deepseek,
+    "k3": write_k3,
+    "mxfp4-means": write_what_mxfp4_means,
+}
 AGREE_EVERY = 2
 Golden = Callable[[str], tuple[Path, list[Answer]]]
 

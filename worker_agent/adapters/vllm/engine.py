@@ -35,7 +35,7 @@ def seat_of(owned: OwnedModel) -> Seat:
         num_layers=stack.facts.num_layers,
         num_experts=stack.facts.num_experts,
         top_k=stack.facts.top_k,
-        bytes_per_expert=owned.bytes_per_expert,
+        bytes_per_expert=owned.memory.per_expert,
         engine=lambda book, rank: VllmEngine(owned, book, rank=rank),
         adapter="vllm",
         ownership=Ownership.REPLICATED if is_replicated else Ownership.OWN,
