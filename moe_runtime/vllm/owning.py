@@ -64,7 +64,7 @@ class OwnedModel:
         marks = group.all_gather(torch.tensor([[mark]]), [1] * group.size)
         if (marks != mark).any():
             raise Contradiction(
-                "the expert map", ["the ranks of the group were given different ones"]
+                "the start map", ["the ranks of the group were given different ones"]
             )
         if phy2log_LP is not None:
             facts, ranks = self.stack.facts, self.stack.ranks

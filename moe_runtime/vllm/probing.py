@@ -82,6 +82,7 @@ NEEDS = (
             "num_logical_experts",
             "num_local_experts",
             "moe_parallel_config",
+            "device",
             "has_bias",
             "is_lora_enabled",
             "swiglu_limit",

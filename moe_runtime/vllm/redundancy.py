@@ -27,7 +27,7 @@ def claim_of_setting(number: int) -> Claim:
 
 def claim_of_map(num_slots: int, num_experts: int) -> Claim:
     """Return what a map file leaves beside one slot for each expert."""
-    told = f"the expert map, with {num_slots} slots for {num_experts} experts"
+    told = f"the start map, with {num_slots} slots for {num_experts} experts"
     return Claim(told, num_slots - num_experts)
 
 

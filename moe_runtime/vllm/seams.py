@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -56,6 +57,7 @@ class MoEConfig(Protocol):
     num_logical_experts: int
     num_local_experts: int
     moe_parallel_config: ParallelConfig
+    device: str | torch.device
     has_bias: bool
     is_lora_enabled: bool
     is_sequence_parallel: bool

@@ -83,7 +83,7 @@ class Config:
 @pytest.fixture(autouse=True)
 def fitting_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is not there: its names are probed where it is."""
-    monkeypatch.setattr(the_formats, "unmet", lambda _needs: ())
+    monkeypatch.setattr(the_formats, "NEEDS", ())
 
 
 def layer() -> RoutedExperts:

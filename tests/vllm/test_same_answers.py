@@ -131,7 +131,7 @@ def redundancy(case: Case, folder: Path) -> dict[str, str]:
     placement = placement_from_ranks(ranks, num_experts=NUM_EXPERTS)
     target = folder / "map.json"
     target.write_text(format_map(placement, range(1, 1 + len(ranks))))
-    return {"EPLB_VLLM_EXPERT_MAP": str(target)}
+    return {"EPLB_VLLM_START_MAP": str(target)}
 
 
 def test_answers_stay_the_same_through_placements(served: Served) -> None:

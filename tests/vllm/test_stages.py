@@ -56,7 +56,6 @@ def test_stages_are_balanced_apart_and_answers_stay_the_same(
             moved = [rank for rank in range(4) if after[rank].held != before[rank].held]
             assert moved == STAGES[stage]
             require_own_layers(after, model)
-        assert sum(len(stats.held) for stats in after[::2]) == 3
     finally:
         for operator in operators:
             operator.close()
@@ -73,3 +72,4 @@ def require_own_layers(stats: list[Stats], model: Path) -> None:
                 assert one.digests[layer] == [want[first + layer][expert] for expert in row]
             assert not one.is_halted
         first += num_layers
+    assert first == len(want)

@@ -21,8 +21,8 @@ class VllmSettings(BaseSettings):
     """Who moves experts: our runtime, or the engine's own balancer by the controller's orders."""
     redundant_experts: NonNegativeInt | None = None
     """Slots beyond one for each expert, over all ranks of the group; unset: as many as a map of
-    `expert_map` leaves, or none."""
-    expert_map: Path | None = None
+    `start_map` leaves, or none."""
+    start_map: Path | None = None
     """File with the placement that is served from the first step on, as vllm-ascend writes it."""
     staging_rows: PositiveInt = 8
     """Experts that one rank can receive in one wave."""

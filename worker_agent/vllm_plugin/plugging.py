@@ -63,7 +63,7 @@ def plug_in() -> None:
 
 def own_layers(settings: VllmSettings, attach: AttachSeat) -> None:
     """Have our runtime compute the MoE layers and move their experts. Raises InvalidMapFile."""
-    start = None if settings.expert_map is None else read_start_map(settings.expert_map)
+    start = None if settings.start_map is None else read_start_map(settings.start_map)
     options = options_of(settings, map_slots=None if start is None else start.num_slots)
     taken = take_factory(options)
 
@@ -79,7 +79,7 @@ def own_layers(settings: VllmSettings, attach: AttachSeat) -> None:
 def options_of(settings: VllmSettings, *, map_slots: int | None = None) -> Options:
     """Return the settings as the runtime's front door for vLLM takes them.
 
-    map_slots    slots of each layer in the map that `settings.expert_map` names
+    map_slots    slots of each layer in the map that `settings.start_map` names
     """
     return Options(
         num_redundant=settings.redundant_experts,

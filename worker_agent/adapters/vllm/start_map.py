@@ -85,5 +85,5 @@ def placement_at_start(start: StartMap, owned: OwnedModel) -> Placement:
             )
         require_sound(placement)
     except EplbError as error:
-        raise Contradiction(f"the expert map {start.path}", [str(error)]) from error
+        raise Contradiction(f"the start map {start.path}", [str(error)]) from error
     return placement
