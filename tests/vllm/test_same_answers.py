@@ -130,7 +130,8 @@ def redundancy(case: Case, folder: Path) -> dict[str, str]:
     ranks = [[row[at : at + each] for at in range(0, len(row), each)] for row in case.starts_in]
     placement = placement_from_ranks(ranks, num_experts=NUM_EXPERTS)
     target = folder / "map.json"
-    target.write_text(format_map(placement, range(1, 1 + len(ranks))))
+    first = 1 if case.model == "deepseek" else 0
+    target.write_text(format_map(placement, range(first, first + len(ranks))))
     return {"EPLB_VLLM_START_MAP": str(target)}
 
 
