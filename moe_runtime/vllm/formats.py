@@ -18,12 +18,13 @@ from moe_runtime.contracts.linears import Fp8Linear, Int8Linear, Linear, Mx4Line
 from moe_runtime.contracts.rows import BLOCK
 from moe_runtime.contracts.weights import DenseWeights, ExpertWeights
 from moe_runtime.formats.packing import WeightFormat
-from moe_runtime.vllm import seams
+from moe_runtime.vllm.allocating import Sizes, add_parameter, require_multiples
 from moe_runtime.vllm.errors import CannotOwn
+from moe_runtime.vllm.int4 import Int4Groups
 from moe_runtime.vllm.probing import Need, unmet
 from moe_runtime.vllm.seams import RoutedExperts
 
-__all__ = ["Sizes", "StoredAs", "allocate", "format_of", "scheme_of", "weights_of"]
+__all__ = ["Scheme", "StoredAs", "format_of", "scheme_of", "weights_of"]
 
 COMPRESSED = "compressed-tensors"
 NEEDS = (
@@ -67,20 +68,33 @@ class QuantConfig(Protocol):
     def _add_fused_moe_to_target_scheme_map(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What vLLM asks a method to allocate."""
+class Scheme(Protocol):
+    """One way of storing experts, and our format for it."""
 
-    num_slots: int
-    width: int
-    """Z."""
-    expert_width: int
-    """I."""
+    @property
+    def format(self) -> WeightFormat:
+        """Return our format."""
+        ...
+
+    def allocate(
+        self, layer: RoutedExperts, sizes: Sizes, attributes: Mapping[str, object]
+    ) -> None:
+        """Give a layer its parameters, under the names that checkpoints use.
+
+        attributes    what vLLM's loader wants to find on each of them
+
+        Raises CannotOwn for widths that the format does not divide.
+        """
+        ...
+
+    def read(self, layer: object) -> ExpertWeights:
+        """Return a layer's experts as views on its parameters."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAs:
-    """One way of storing experts in a checkpoint, and our format for it."""
+    """Meets `Scheme` for what can be read as it lies in a checkpoint."""
 
     format: WeightFormat
     linear: Callable[[Tensor, Tensor], Linear]
@@ -103,6 +117,18 @@ class StoredAs:
             found[f"{name}_weight_scale"] = (sizes.num_slots, outputs, groups)
         return found
 
+    def allocate(
+        self, layer: RoutedExperts, sizes: Sizes, attributes: Mapping[str, object]
+    ) -> None:
+        """Give a layer its parameters; raises CannotOwn for widths that blocks do not divide."""
+        if self.block:
+            require_multiples(layer, sizes, of=self.block, form=self.format)
+        spread = {"quant_method": "group" if self.block else "channel"}
+        for name, shape in self.shapes(sizes).items():
+            is_scale = name.endswith("_scale")
+            memory = torch.zeros(shape, dtype=self.scales if is_scale else self.values)
+            add_parameter(layer, name, memory, {**attributes, **(spread if is_scale else {})})
+
     def read(self, layer: object) -> ExpertWeights:
         """Return a layer's experts as views on its parameters."""
         linears = [self._linear(layer, name) for name in ("w13", "w2")]
@@ -124,7 +150,7 @@ def _mx4(form: WeightFormat) -> StoredAs:
     )
 
 
-KNOWN: dict[tuple[str, str], StoredAs] = {
+KNOWN: dict[tuple[str, str], Scheme] = {
     ("int8 by channel", "int8 by token"): StoredAs(
         WeightFormat.W8A8, Int8Linear, torch.int8, torch.float32
     ),
@@ -134,6 +160,10 @@ KNOWN: dict[tuple[str, str], StoredAs] = {
     ("float8 by group of 32", "float8 by group of 32"): StoredAs(
         WeightFormat.W8A8_MXFP8, Mx8Linear, E4M3, torch.uint8, block=BLOCK
     ),
+    **{
+        (f"int4 by group of {group}", "as they are"): Int4Groups(group)
+        for group in (16, 32, 64, 128, 256)
+    },
     ("float4 by group of 32", "as they are"): _mx4(WeightFormat.W4A16_MXFP4),
     ("float4 by group of 32", "float8 by group of 32"): _mx4(WeightFormat.W4A8_MXFP),
     ("float4 by group of 32", "float4 by group of 32"): _mx4(WeightFormat.W4A4_MXFP4),
@@ -141,7 +171,7 @@ KNOWN: dict[tuple[str, str], StoredAs] = {
 """By how weights are stored and how experts read rows, in the words of `_words`."""
 
 
-def scheme_of(quant_config: object, layer: RoutedExperts, prefix: str) -> StoredAs | None:
+def scheme_of(quant_config: object, layer: RoutedExperts, prefix: str) -> Scheme | None:
     """Return how a layer's experts are stored; None where they are not quantised.
 
     Raises CannotOwn, naming how, where the runtime has no such format.
@@ -171,33 +201,6 @@ def scheme_of(quant_config: object, layer: RoutedExperts, prefix: str) -> Stored
     return KNOWN[only]
 
 
-def allocate(
-    scheme: StoredAs, layer: RoutedExperts, sizes: Sizes, attributes: Mapping[str, object]
-) -> None:
-    """Give a layer the parameters of its format, under the names that checkpoints use.
-
-    attributes    what vLLM's loader wants to find on each of them
-
-    Raises CannotOwn for widths that blocks of the format do not divide.
-    """
-    if scheme.block and (sizes.width % scheme.block or sizes.expert_width % scheme.block):
-        raise CannotOwn(
-            f"MoE layer {layer.layer_name}",
-            [
-                f"widths {sizes.width} and {sizes.expert_width} are no multiples of "
-                f"{scheme.block}, as {scheme.format.value} needs them"
-            ],
-        )
-    mark = seams.module("vllm.model_executor.utils").set_weight_attrs
-    spread = {"quant_method": "group" if scheme.block else "channel"}
-    for name, shape in scheme.shapes(sizes).items():
-        is_scale = name.endswith("_scale")
-        memory = torch.zeros(shape, dtype=scheme.scales if is_scale else scheme.values)
-        parameter = torch.nn.Parameter(memory, requires_grad=False)
-        cast("torch.nn.Module", layer).register_parameter(name, parameter)
-        mark(parameter, {**attributes, **(spread if is_scale else {})})
-
-
 def weights_of(layer: RoutedExperts) -> ExpertWeights:
     """Return a loaded layer's experts in our format, as views on its memory."""
     scheme = _kept(layer)
@@ -212,8 +215,8 @@ def format_of(layer: RoutedExperts) -> str:
     return "" if scheme is None else scheme.format.value
 
 
-def _kept(layer: RoutedExperts) -> StoredAs | None:
-    return cast("StoredAs | None", vars(layer).get("eplb_scheme"))
+def _kept(layer: RoutedExperts) -> Scheme | None:
+    return cast("Scheme | None", vars(layer).get("eplb_scheme"))
 
 
 def _told(scheme: dict[str, object] | None) -> tuple[str, str] | None:

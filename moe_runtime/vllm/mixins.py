@@ -7,11 +7,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
 from moe_runtime.vllm import seams
+from moe_runtime.vllm.allocating import Sizes
 from moe_runtime.vllm.content import mark_of
-from moe_runtime.vllm.formats import Sizes, StoredAs, allocate, scheme_of, weights_of
+from moe_runtime.vllm.formats import Scheme, scheme_of, weights_of
 from moe_runtime.vllm.seams import RoutedExperts, Runner
 
 __all__ = ["OwnedLayer", "RoutedExpertsMixin", "RunnerMixin", "mixed", "slot_method_class"]
@@ -118,14 +120,14 @@ class SlotMethodMixin:
 
     def create_weights(self, layer: RoutedExperts, **sizes: object) -> None:
         """Allocate the slots the way vLLM does, so that every loader finds them."""
-        scheme = cast("StoredAs | None", vars(layer)["eplb_scheme"])
+        scheme = cast("Scheme | None", vars(layer)["eplb_scheme"])
         if scheme is None:
             plain = seams.module("unquantized_fused_moe_method").UnquantizedFusedMoEMethod
             plain.create_weights(self, layer, **sizes)
             return
         slots, width, inner = (cast("int", sizes.pop(name)) for name in _SIZES)
-        del sizes["params_dtype"]
-        allocate(scheme, layer, Sizes(slots, width, inner), sizes)
+        dtype = cast("torch.dtype", sizes.pop("params_dtype"))
+        scheme.allocate(layer, Sizes(slots, width, inner, dtype), sizes)
 
     def maybe_roundup_sizes(
         self, hidden_size: int, intermediate_size: int, *_others: object

@@ -74,6 +74,7 @@ NEEDS = (
         "RoutedExperts._get_quant_method",
         ("prefix", "quant_config", "moe_config"),
     ),
+    Need("routed_experts", "RoutedExperts._map_global_expert_id_to_local_expert_id"),
     Need(
         "config",
         "FusedMoEConfig.__init__",

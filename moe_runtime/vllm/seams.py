@@ -94,6 +94,10 @@ class RoutedExperts(Protocol):
     e_score_correction_bias: Tensor | None
     apply_router_weight_on_input: bool
 
+    def _map_global_expert_id_to_local_expert_id(self, expert_id: int) -> int:
+        """Return the local slot that an expert is loaded into, -1 on other ranks."""
+        ...
+
 
 class Router(Protocol):
     """FusedMoERouter."""

@@ -1,21 +1,26 @@
 """Which checkpoints of quantised experts the runtime's formats honour, in vLLM's own layout."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.torch_calls import from_array, to_array
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
-from moe_runtime.vllm import CannotOwn
+from moe_runtime.vllm import CannotOwn, allocating
 from moe_runtime.vllm import formats as the_formats
-from moe_runtime.vllm.formats import KNOWN, Sizes, StoredAs, scheme_of, weights_of
+from moe_runtime.vllm.allocating import Sizes
+from moe_runtime.vllm.formats import KNOWN, StoredAs, scheme_of, weights_of
+from moe_runtime.vllm.int4 import Int4Groups
 from moe_runtime.vllm.seams import RoutedExperts
 
-SIZES = Sizes(num_slots=3, width=64, expert_width=32)
+SIZES = Sizes(num_slots=3, width=64, expert_width=32, dtype=torch.float32)
 PREFIX = "model.layers.1.mlp.experts"
 
 
@@ -46,8 +51,10 @@ HONOURED = [
     (MX4, ROWS_MX8, WeightFormat.W4A8_MXFP),
     (MX4, ROWS_MX4, WeightFormat.W4A4_MXFP4),
 ]
+INT4 = ("int4 by group of 32", "as they are")
 NOT_HONOURED = [
-    (Args(4, "int", "group", 32), None, "int4 by group of 32 weights with rows as they are"),
+    (Args(4, "int", "channel"), None, "int4 by channel weights with rows as they are"),
+    (Args(4, "int", "group", 32, symmetric=False), None, "asymmetric int4 by group of 32"),
     (INT8, None, "int8 by channel weights with rows as they are"),
     (INT8, Args(8, "int", "tensor"), "with rows static int8 by tensor"),
     (Args(8, "float", "block"), ROWS_FP8, "float8 by block weights"),
@@ -97,7 +104,7 @@ def test_a_checkpoint_of_a_known_format_is_read_as_it_lies(
 ) -> None:
     config = Config(weights, rows)
     scheme = scheme_of(config, layer(), PREFIX)
-    assert scheme is not None
+    assert isinstance(scheme, StoredAs)
     assert scheme.format is form
     assert config.asked == [
         "targets",
@@ -152,9 +159,74 @@ def test_another_method_is_refused_by_its_name() -> None:
         scheme_of(method, layer(), PREFIX)
 
 
-def test_widths_that_blocks_do_not_divide_are_refused() -> None:
-    scheme = KNOWN["float4 by group of 32", "as they are"]
-    odd = Sizes(num_slots=3, width=48, expert_width=32)
+@pytest.mark.parametrize("words", [("float4 by group of 32", "as they are"), INT4])
+def test_widths_that_blocks_do_not_divide_are_refused(words: tuple[str, str]) -> None:
+    odd = Sizes(num_slots=3, width=48, expert_width=32, dtype=torch.float32)
     named = cast("RoutedExperts", SimpleNamespace(layer_name=PREFIX))
     with pytest.raises(CannotOwn, match="widths 48 and 32 are no multiples of 32"):
-        the_formats.allocate(scheme, named, odd, {})
+        KNOWN[words].allocate(named, odd, {})
+
+
+class Layer(torch.nn.Module):
+    """One rank's layer: it has experts 4 to 6."""
+
+    layer_name = PREFIX
+
+    def _map_global_expert_id_to_local_expert_id(self, expert_id: int) -> int:
+        return expert_id - 4 if 4 <= expert_id < 7 else -1
+
+
+def test_int4_is_turned_round_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint has eight inputs in a word, each with 8 added, and scales by output."""
+    monkeypatch.setattr(allocating.seams, "module", utils)
+    loaded = Layer()
+    layer = cast("RoutedExperts", loaded)
+    scheme = Int4Groups(32)
+    scheme.allocate(layer, SIZES, {"weight_loader": None})
+    want: dict[tuple[int, str], Tensor] = {}
+    for expert in range(8):
+        for shard, (outputs, inputs) in SHARDS.items():
+            numbers = torch.randint(-8, 8, (outputs, inputs))
+            scales = torch.rand(outputs, inputs // 32) + 0.5
+            want[expert, shard] = numbers * scales.repeat_interleave(32, dim=1)
+            stem = "w2" if shard == "w2" else "w13"
+            shape = torch.tensor([outputs, inputs])
+            for part, tensor in (("packed", packed(numbers)), ("scale", scales), ("shape", shape)):
+                name = f"{stem}_weight_{part}"
+                param = loaded.get_parameter(name)
+                load = cast("Callable[..., bool]", vars(param)["weight_loader"])
+                found = load(
+                    param=param,
+                    loaded_weight=tensor,
+                    weight_name=name,
+                    shard_id=shard,
+                    expert_id=expert,
+                    return_success=True,
+                )
+                assert found is (4 <= expert < 7 or part == "shape")
+    dense = dense_of(scheme.read(loaded))
+    for slot in range(3):
+        gate, up = dense.w13_SFZ[slot].chunk(2)
+        for shard, got in (("w1", gate), ("w3", up), ("w2", dense.w2_SZI[slot])):
+            assert torch.equal(got.float(), want[slot + 4, shard])
+
+
+SHARDS = {"w1": (32, 64), "w3": (32, 64), "w2": (64, 32)}
+
+
+def packed(numbers_BA: Tensor) -> Tensor:
+    """[B, A / 8] as compressed-tensors packs: unsigned, the first in the lowest bits."""
+    offset = to_array(numbers_BA + 8).astype(np.uint32).reshape(len(numbers_BA), -1, 8)
+    words = np.bitwise_or.reduce(offset << np.arange(0, 32, 4, dtype=np.uint32), axis=2)
+    return from_array(words.view(np.int32))
+
+
+def utils(where: str) -> object:
+    """Of vLLM."""
+    assert where == "vllm.model_executor.utils"
+    return SimpleNamespace(set_weight_attrs=mark)
+
+
+def mark(parameter: Tensor, attributes: dict[str, object]) -> None:
+    for name, value in attributes.items():
+        setattr(parameter, name, value)

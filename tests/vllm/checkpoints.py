@@ -1,76 +1,100 @@
 """Checkpoints whose experts are quantised, as compressed-tensors writes them, and what they mean.
 
-Axes    S experts   B output width   A input width
+Axes    B output width   A input width   G groups of the input
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks.demo_vllm.models import NUM_EXPERTS, QWEN3, Weights, qwen3_weights, write
+from moe_runtime.backends.codes import decode_e2m1, decode_e8m0, expand_blocks
 from moe_runtime.contracts.weights import DenseWeights
-from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
+from moe_runtime.formats.packing import Packing, WeightFormat, pack
 
-MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
-INT4_SKEWED = {**MXFP4, "type": "int", "symmetric": False}
-F32 = torch.float32
+GROUP = 32
 EXPERTS = r"re:.*mlp\.experts\..*"
+MATRICES = [
+    f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj"
+    for layer in range(QWEN3.layers)
+    for expert in range(NUM_EXPERTS)
+    for part in ("gate", "up", "down")
+]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One matrix in a checkpoint: its tensors by the end of their names, and its numbers."""
+
+    tensors: dict[str, Tensor]
+    means_BA: Tensor
+
+
+def mxfp4(w_BA: Tensor) -> Stored:
+    """float4 in blocks, two in a byte, with exponents alone as scales."""
+    # Only the down matrix of what is packed is looked at: a matrix is packed by itself.
+    dense = DenseWeights(torch.zeros(1, 2 * w_BA.shape[1], w_BA.shape[0]), w_BA[None])
+    stacks = pack(dense, Packing(WeightFormat.W4A16_MXFP4), torch.float32).named()
+    packed, scale = stacks["w2"][0], stacks["w2_scale"][0]
+    numbers = decode_e2m1(packed, torch.float32)
+    means = numbers * expand_blocks(decode_e8m0(scale, torch.float32), numbers.shape[1])
+    return Stored({"weight_packed": packed, "weight_scale": scale}, means)
+
+
+def int4(w_BA: Tensor) -> Stored:
+    """int4 by groups, eight inputs in a word, each with 8 added."""
+    groups = w_BA.unflatten(1, (-1, GROUP))
+    scale_BG = groups.abs().amax(dim=2) / 7
+    numbers = torch.round(groups / scale_BG[:, :, None]).to(torch.int64).flatten(1)
+    words = ((numbers + 8).unflatten(1, (-1, 8)) << (4 * torch.arange(8))).sum(dim=2)
+    packed = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
+    tensors = {
+        "weight_packed": packed,
+        "weight_scale": scale_BG,
+        "weight_shape": torch.tensor(w_BA.shape),
+    }
+    return Stored(tensors, numbers * scale_BG.repeat_interleave(GROUP, dim=1))
+
+
+FLOAT4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
+INT4 = {**FLOAT4, "type": "int"}
+FORMS: dict[str, tuple[Callable[[Tensor], Stored], Mapping[str, object], str]] = {
+    "mxfp4": (mxfp4, FLOAT4, "mxfp4-pack-quantized"),
+    "int4": (int4, INT4, "pack-quantized"),
+}
+
+
+def write_quantised(folder: Path, form: str) -> Path:
+    """A Qwen3-MoE whose experts are stored in a form, and read rows as they are."""
+    store, weights, name = FORMS[form]
+    tensors = qwen3_weights()
+    for stem in MATRICES:
+        stored = store(tensors.pop(f"{stem}.weight"))
+        tensors |= {f"{stem}.{end}": tensor for end, tensor in stored.tensors.items()}
+    return write(folder, quantised(weights, name), tensors)
+
+
+def write_meaning(folder: Path, form: str) -> Path:
+    """The same model with the numbers that its experts stand for, in float32."""
+    store, _, _ = FORMS[form]
+    tensors: Weights = qwen3_weights()
+    for stem in MATRICES:
+        tensors[f"{stem}.weight"] = store(tensors[f"{stem}.weight"]).means_BA
+    return write(folder, QWEN3.config(), tensors)
 
 
 def quantised(
-    weights: Mapping[str, object], form: str, ignore: list[str] | None = None
+    weights: Mapping[str, object], name: str, ignore: list[str] | None = None
 ) -> dict[str, object]:
     """Return the config.json of a Qwen3-MoE whose experts alone are quantised."""
     group = {"targets": [EXPERTS], "weights": {**weights, "dynamic": False}}
     told = {
         "quant_method": "compressed-tensors",
-        "format": form,
+        "format": name,
         "config_groups": {"group_0": group},
         "ignore": ignore or [],
     }
     return {**QWEN3.config(), "quantization_config": told}
-
-
-def write_mxfp4(folder: Path) -> Path:
-    """A Qwen3-MoE with MXFP4 experts, whose rows are read as they are."""
-    weights = qwen3_weights()
-    for stem in _experts():
-        for name, tensor in _packed(weights, stem).items():
-            weights[name] = tensor
-    return write(folder, quantised(MXFP4, "mxfp4-pack-quantized"), weights)
-
-
-def write_what_mxfp4_means(folder: Path) -> Path:
-    """The same model with the numbers that its MXFP4 stands for, in float32."""
-    weights = qwen3_weights()
-    for stem in _experts():
-        dense = dense_of(pack(_dense(weights, stem), Packing(WeightFormat.W4A16_MXFP4), F32))
-        gate, up = dense.w13_SFZ[0].float().chunk(2)
-        for part, matrix in (("gate", gate), ("up", up), ("down", dense.w2_SZI[0].float())):
-            weights[f"{stem}.{part}_proj.weight"] = matrix
-    return write(folder, QWEN3.config(), weights)
-
-
-def _experts() -> list[str]:
-    layers = range(QWEN3.layers)
-    return [f"model.layers.{i}.mlp.experts.{e}" for i in layers for e in range(NUM_EXPERTS)]
-
-
-def _dense(weights: Weights, stem: str) -> DenseWeights:
-    gate, up, down = (weights[f"{stem}.{part}_proj.weight"] for part in ("gate", "up", "down"))
-    return DenseWeights(torch.cat((gate, up))[None], down[None])
-
-
-def _packed(weights: Weights, stem: str) -> dict[str, Tensor]:
-    """Take an expert's matrices out of a checkpoint; return them packed."""
-    stacks = pack(_dense(weights, stem), Packing(WeightFormat.W4A16_MXFP4), F32).named()
-    found: dict[str, Tensor] = {}
-    for part in ("gate", "up", "down"):
-        del weights[f"{stem}.{part}_proj.weight"]
-        name = "w2" if part == "down" else "w13"
-        for kind, stack in (("packed", stacks[name]), ("scale", stacks[f"{name}_scale"])):
-            halves = (stack[0], stack[0]) if part == "down" else stack[0].chunk(2)
-            found[f"{stem}.{part}_proj.weight_{kind}"] = halves[part == "up"]
-    return found

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.demo_vllm.models import qwen3_weights, write
 from benchmarks.demo_vllm.operators import DeploymentOperator
 from benchmarks.demo_vllm.parts import START_S, Controller
-from tests.vllm.checkpoints import INT4_SKEWED, quantised, write_mxfp4
+from tests.vllm.checkpoints import INT4, quantised, write_quantised
 from tests.vllm.conftest import AGREE_EVERY, Golden, nobody
 from tests.vllm.group import RankFailed, VllmGroup
 from tests.vllm.test_same_answers import (
@@ -20,33 +20,34 @@ from tests.vllm.test_same_answers import (
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 INSTANCE = "quantised"
-CASE = Case("mxfp4", "dp", 2, 2)
 
 
-def test_mxfp4_experts_answer_as_the_numbers_that_they_stand_for(
-    golden: Golden, controller: Controller, tmp_path: Path
+@pytest.mark.parametrize("form", ["mxfp4", pytest.param("int4", marks=pytest.mark.slow)])
+def test_experts_answer_as_the_numbers_that_they_stand_for(
+    form: str, golden: Golden, controller: Controller, tmp_path: Path
 ) -> None:
-    """vLLM has no kernel for them on a CPU; unpatched vLLM serves their float32 instead."""
-    _, want = golden("mxfp4-means")
-    model = write_mxfp4(tmp_path / "mxfp4")
+    """Unpatched vLLM serves their float32: it has no kernel for these on every CPU."""
+    case = Case(form, "dp", 2, 2)
+    _, want = golden(form)
+    model = write_quantised(tmp_path / form, form)
     extra = {
         "EPLB_VLLM_ENABLED": "1",
-        "EPLB_VLLM_REDUNDANT_EXPERTS": str(CASE.redundant),
+        "EPLB_VLLM_REDUNDANT_EXPERTS": str(case.redundant),
         "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller.port}",
         "EPLB_AGENT_AGREE_EVERY": str(AGREE_EVERY),
         "EPLB_AGENT_DEPLOYMENT__INSTANCE": INSTANCE,
         "EPLB_AGENT_WAIT_FOR_WELCOME_S": f"{START_S:.0f}",
         "EPLB_AGENT_PACE__POLL_S": "0.05",
     }
-    operator = DeploymentOperator(controller.port, f"mxfp4/{INSTANCE}/serve/0/0")
-    group = VllmGroup(model, CASE.layout, CASE.num_ranks, tmp_path, extra)
+    operator = DeploymentOperator(controller.port, f"{form}/{INSTANCE}/serve/0/0")
+    group = VllmGroup(model, case.layout, case.num_ranks, tmp_path, extra)
     try:
-        served = Served(CASE, model, group, operator, want)
+        served = Served(case, model, group, operator, want)
         before = group.stats()
         for _ in range(3):
             served.place_anew()
         after = group.stats()
-        require_every_token_counted(after, CASE)
+        require_every_token_counted(after, case)
         require_switched_together(after)
         assert [one.held for one in after] != [one.held for one in before]
     finally:
@@ -57,7 +58,9 @@ def test_mxfp4_experts_answer_as_the_numbers_that_they_stand_for(
 def refused(folder: Path, unowned: str, ignored: list[str]) -> str:
     """Start one rank on experts of a format that the runtime has not; return what it said."""
     model = write(
-        folder / "int4", quantised(INT4_SKEWED, "pack-quantized", ignored), qwen3_weights()
+        folder / "int4",
+        quantised({**INT4, "symmetric": False}, "pack-quantized", ignored),
+        qwen3_weights(),
     )
     extra = {"EPLB_VLLM_ENABLED": "1", "EPLB_VLLM_UNOWNED": unowned, **nobody()}
     with pytest.raises(RankFailed) as failed:
