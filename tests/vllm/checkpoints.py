@@ -46,10 +46,11 @@ def mxfp4(w_BA: Tensor) -> Stored:
 
 def int4(w_BA: Tensor) -> Stored:
     """int4 by groups, eight inputs in a word, each with 8 added."""
-    groups = w_BA.unflatten(1, (-1, GROUP))
+    rows = w_BA.shape[0]
+    groups = w_BA.reshape(rows, -1, GROUP)
     scale_BG = groups.abs().amax(dim=2) / 7
-    numbers = torch.round(groups / scale_BG[:, :, None]).to(torch.int64).flatten(1)
-    words = ((numbers + 8).unflatten(1, (-1, 8)) << (4 * torch.arange(8))).sum(dim=2)
+    numbers = torch.round(groups / scale_BG[:, :, None]).to(torch.int64).reshape(rows, -1)
+    words = ((numbers + 8).reshape(rows, -1, 8) << (4 * torch.arange(8))).sum(dim=2)
     packed = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
     tensors = {
         "weight_packed": packed,
