@@ -53,7 +53,7 @@ class FactoryTaken:
         if self.declined is not None:
             # A model is ours whole or not at all.
             return self.original(**keywords)
-        table_VK = _token_table(keywords, parameters_of(self.original))
+        table_VK = token_table(keywords, parameters_of(self.original))
         try:
             runner = self.original(**{**keywords, **self._ours(keywords)})
         except CannotOwn as why:  # of its weights' owner, before vLLM has noted the layer
@@ -166,7 +166,7 @@ def reasons_against(keywords: dict[str, object], *, num_redundant: int = 0) -> l
     return found
 
 
-def _token_table(keywords: dict[str, object], known: Sequence[str]) -> Tensor | None:
+def token_table(keywords: dict[str, object], known: Sequence[str]) -> Tensor | None:
     """Return [V, K] experts by token, where a layer has them.
 
     vLLM takes them itself; models for vllm-ascend hand theirs to its replaced factory, by another

@@ -18,7 +18,7 @@ from moe_runtime.vllm import (
     claim_of_setting,
 )
 from moe_runtime.vllm.demands import require_built_as_needed, require_sum_is_taken_once
-from moe_runtime.vllm.factory import FactoryTaken, reasons_against
+from moe_runtime.vllm.factory import FactoryTaken, reasons_against, token_table
 from moe_runtime.vllm.memory import memory_taken
 from moe_runtime.vllm.seams import MoEConfig, Runner
 
@@ -99,6 +99,18 @@ def test_spare_slots_and_staging_above_the_budget_are_refused_with_both_numbers(
     with pytest.raises(CannotOwn, match=r"take 1152 bytes .* budget of 1151 "):
         memory_taken(layers, config, Options(staging_rows=6, memory_budget_bytes=1151))
     memory_taken(layers, config, Options(staging_rows=6, memory_budget_bytes=1152))
+
+
+def test_experts_by_token_are_found_under_the_names_of_both_factories() -> None:
+    """vLLM's takes them itself; models for vllm-ascend hand theirs over as `tid2eid`."""
+    table_VK = torch.tensor([[0, 1], [2, 3]])
+    by_vllm: dict[str, object] = {"hash_indices_table": table_VK, "top_k": 2}
+    assert token_table(by_vllm, ("hash_indices_table", "top_k")) is table_VK
+    assert by_vllm.keys() == {"hash_indices_table", "top_k"}
+    by_ascend: dict[str, object] = {"tid2eid": table_VK, "hash": True, "top_k": 2}
+    assert token_table(by_ascend, ("top_k",)) is table_VK
+    assert by_ascend.keys() == {"top_k"}, "vLLM's own factory takes neither"
+    assert token_table({}, ("top_k",)) is None
 
 
 @dataclass

@@ -44,7 +44,7 @@ class Rank:
         self._hook: Any = eplb and eplb.hook
         if job.drives:
             self._hook = driven_upstream(self._worker, job.drives)
-        self._routed = None if job.is_drafted else RoutedIds(self._worker)
+        self._routed = None if job.captures_nothing() else RoutedIds(self._worker)
         self._watch_epochs()
 
     def obey(self, command: dict[str, Any]) -> object:

@@ -19,6 +19,15 @@ STAGES = ([0, 1], [2, 3])
 """Ranks of each."""
 
 
+SETTINGS = {
+    "EPLB_VLLM_ENABLED": "1",
+    "EPLB_AGENT_AGREE_EVERY": str(AGREE_EVERY),
+    "EPLB_AGENT_DEPLOYMENT__INSTANCE": INSTANCE,
+    "EPLB_AGENT_WAIT_FOR_WELCOME_S": f"{START_S:.0f}",
+    "EPLB_AGENT_PACE__POLL_S": "0.05",
+}
+
+
 class Staged(Served):
     """A rank answers for its own stage's layers alone, so routed experts are not compared."""
 
@@ -33,13 +42,9 @@ def test_stages_are_balanced_apart_and_answers_stay_the_same(
     """Ranks 2 and 3 are the second stage's: an order to its ranks 0 and 1 moves their experts."""
     model, want = golden("qwen3")
     extra = {
-        "EPLB_VLLM_ENABLED": "1",
+        **SETTINGS,
         "EPLB_VLLM_REDUNDANT_EXPERTS": str(CASE.redundant),
         "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller.port}",
-        "EPLB_AGENT_AGREE_EVERY": str(AGREE_EVERY),
-        "EPLB_AGENT_DEPLOYMENT__INSTANCE": INSTANCE,
-        "EPLB_AGENT_WAIT_FOR_WELCOME_S": f"{START_S:.0f}",
-        "EPLB_AGENT_PACE__POLL_S": "0.05",
     }
     group = VllmGroup(model, CASE.layout, CASE.num_ranks, tmp_path, extra)
     operators = [
@@ -59,6 +64,25 @@ def test_stages_are_balanced_apart_and_answers_stay_the_same(
     finally:
         for operator in operators:
             operator.close()
+        group.kill()
+
+
+def test_a_stage_without_experts_is_left_alone(
+    golden: Golden, controller: Controller, tmp_path: Path
+) -> None:
+    """The first stage has the dense layer, the second one both layers with experts."""
+    model, want = golden("deepseek")
+    extra = {**SETTINGS, "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller.port}"}
+    extra |= {"VLLM_PP_LAYER_PARTITION": "1,2"}
+    group = VllmGroup(model, "pp", 2, tmp_path, extra)
+    operator = DeploymentOperator(controller.port, f"deepseek/{INSTANCE}/serve/1/0")
+    try:
+        for got in group.generate():
+            assert [one.tokens for one in got] == [one.tokens for one in want]
+        assert [rank.rank for rank in operator.status().ranks] == [0]
+        assert "this one of 2 pipeline stages has no MoE layers" in group.members[0].said()
+    finally:
+        operator.close()
         group.kill()
 
 

@@ -24,6 +24,10 @@ class Job:
     drives: str = ""
     """Endpoint of a controller that is to drive vLLM's own balancer, lifted onto the CPU."""
 
+    def captures_nothing(self) -> bool:
+        """Whether vLLM's capturer is not bound: a stage has not all layers that it asks for."""
+        return self.is_drafted or self.layout == "pp"
+
     def as_json(self) -> dict[str, object]:
         return asdict(self)
 

@@ -20,6 +20,7 @@ from moe_runtime.vllm import (
     StepKind,
     StepScope,
     Unowned,
+    has_moe_layers,
     require_none_late,
     take_factory,
 )
@@ -92,7 +93,12 @@ class OwnedWorker:
         return load_model
 
     def _bind(self, config: VllmConfig) -> None:
-        self.bound.bind(self.worker.get_model(), self.taken, config)
+        model = self.worker.get_model()
+        stages = config.parallel_config.pipeline_parallel_size
+        if stages > 1 and not has_moe_layers(model.named_modules()):
+            log.info("EPLB: this one of %d pipeline stages has no MoE layers", stages)
+            return
+        self.bound.bind(model, self.taken, config)
         if (draft := draft_of(self.worker)) is not None:
             self.bound.bind_draft(draft, self.taken, config)
 
