@@ -133,6 +133,12 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     ),
     "F31 draft models": (
         "tests/vllm/test_drafting.py::test_a_draft_model_is_balanced_apart_from_its_target",
+        "tests/agent/test_vllm_start.py::test_a_draft_model_takes_nothing_of_its_targets_map",
+    ),
+    "F32 pipeline stages": (
+        "tests/vllm/test_stages.py::test_stages_are_balanced_apart_and_answers_stay_the_same",
+        "tests/vllm/test_stages.py::test_a_stage_without_experts_is_left_alone",
+        "tests/agent/test_vllm_start.py::test_a_pipeline_stage_takes_its_own_layers_of_a_file",
     ),
     "F33 rank numbering": (
         "tests/agent/test_moving_in_a_group.py::"
@@ -166,6 +172,9 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_any_placement_gives_the_reference_output",
     ),
     "F40 other weights after a rebalance": (
+        "tests/runtime/test_vllm_owned.py::test_new_weights_go_to_where_their_experts_are",
+        "tests/agent/test_vllm_attachment.py::"
+        "test_a_reload_ends_the_order_under_way_says_so_and_keeps_the_placement",
         "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
     ),
     "F43 padding slots": (
@@ -174,6 +183,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/cases/test_map_cases.py::test_f43_a_declared_empty_slot_is_accepted",
     ),
     "F44 engine and controller disagree": (
+        "tests/agent/test_vllm_start.py::"
+        "test_numbers_of_vllm_our_settings_and_a_map_that_differ_are_all_told",
         "tests/controller/test_machine.py::"
         "test_a_rank_that_disagrees_with_its_group_is_refused_with_both_numbers",
         "tests/controller/test_regrouping.py::"
@@ -254,6 +265,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_f62_health_is_serving_before_while_and_after_experts_move",
     ),
     "F63 what is not supported is said early": (
+        "tests/agent/test_vllm_start.py::test_what_cannot_be_owned_is_known_before_it_is_loaded",
         "tests/vllm/test_declining.py::test_a_model_without_experts_is_refused_before_it_is_loaded",
     ),
     "F64 the same plan every time": (
