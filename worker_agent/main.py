@@ -10,7 +10,7 @@ hook.close()
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch.distributed import ProcessGroup
@@ -33,7 +33,6 @@ from worker_agent.adapters.runtime import (
     link_of,
     seat_of,
     served_by,
-    shape_of,
 )
 from worker_agent.adapters.system_clock import SystemClock
 from worker_agent.adapters.torch_calls import new_group
@@ -227,14 +226,14 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
 
 def _shape(seat: Seat, settings: AgentSettings) -> ModelShape:
     """Return what the runtime's model is. Raises InvalidSettings if its layers are misnamed."""
-    num_layers = seat.num_layers
+    num_layers = len(seat.shape.layers)
     layers = settings.model_layers or tuple(range(num_layers))
     if len(layers) != num_layers or list(layers) != sorted(set(layers)):
         raise InvalidSettings(
             f"model_layers names {list(layers)}; expected {num_layers} numbers, ascending, one for "
             "each MoE layer of the runtime; the rank does not attach"
         )
-    return shape_of(seat, model_layers=layers)
+    return replace(seat.shape, layers=layers)
 
 
 def _fingerprint(seat: Seat, shape: ModelShape, settings: AgentSettings) -> Digest:

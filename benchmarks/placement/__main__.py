@@ -7,7 +7,7 @@ by commas. Times are of one thread only where the numeric library is told so.
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -133,12 +133,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placement", description=__doc__)
     names = ", ".join(SCENARIOS)
     policies = ",".join(listed.name for listed in POLICIES)
-    parser.add_argument("--scenario", type=_list(str), default=("drift",), help=names)
-    parser.add_argument("--shape", type=_list(str), default=("dsv3-ep32",), help=", ".join(SHAPES))
-    parser.add_argument("--seeds", type=_list(int), default=(0,), help="default: 0")
+    parser.add_argument("--scenario", type=_names, help=f"default: drift; {names}")
+    parser.add_argument("--shape", type=_names, default=("dsv3-ep32",), help=", ".join(SHAPES))
+    parser.add_argument("--seeds", type=_seeds, default=(0,), help="default: 0")
     parser.add_argument("--windows", type=int, help="default: 9, 5 for K3, all of a counts file")
     parser.add_argument(
-        "--policy", type=_list(str), default=_list(str)(policies), help=f"default: {policies}"
+        "--policy", type=_names, default=_names(policies), help=f"default: {policies}"
     )
     parser.add_argument(
         "--counts", type=Path, help=".npz of windows [L, E] or [T, L, E]; in place of a scenario"
@@ -178,15 +178,30 @@ def _add_instead(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def _list(kind: Callable[[str], str] | Callable[[str], int]) -> Callable[[str], tuple[object, ...]]:
-    return lambda text: tuple(kind(part.strip()) for part in text.split(","))
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(name) for name in _names(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of whole numbers; expected for example 0,1,2"
+        ) from None
 
 
 def _asked(given: argparse.Namespace) -> Asked:
     """Check what was given; raises InvalidSettings or UnknownPolicy."""
     for name in given.policy:
         policy_named(name)
-    for known, names in ((SCENARIOS, given.scenario), (SHAPES, given.shape)):
+    if given.counts and given.scenario:
+        raise InvalidSettings(
+            f"--scenario {','.join(given.scenario)} beside --counts {given.counts}; "
+            "expected one of the two: either loads are drawn or they are read"
+        )
+    scenarios = given.scenario or ("drift",)
+    for known, names in ((SCENARIOS, scenarios), (SHAPES, given.shape)):
         if missing := [name for name in names if name not in known]:
             raise InvalidSettings(f"there is no {missing[0]!r}; there are: {', '.join(known)}")
     if given.windows is not None and given.windows < 1:
@@ -200,7 +215,7 @@ def _asked(given: argparse.Namespace) -> Asked:
     sizes: dict[str, int] = {name: size for name, size in given_sizes.items() if size is not None}
     shapes = tuple(_resized(SHAPES[name], sizes) for name in given.shape)
     return Asked(
-        scenarios=given.scenario,
+        scenarios=scenarios,
         shapes=shapes,
         seeds=given.seeds,
         num_windows=given.windows,

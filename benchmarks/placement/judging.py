@@ -10,14 +10,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eplb_service.domain.heat import even_slot_load, imbalance, mean_with_data, rank_load
+from eplb_service.domain.heat import (
+    even_slot_load,
+    imbalance,
+    mean_with_data,
+    rank_load,
+    worst_with_data,
+)
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.rules import violations
 from eplb_service.domain.shares import Shares
 from eplb_service.policies.replicas import num_components
 from eplb_service.policies.shares import load_under, shares_by_source
-from eplb_service.policies.split import exact_split, split_imbalance
+from eplb_service.policies.split import SLACK, exact_split, split_imbalance
 
 __all__ = ["Afterwards", "Balances", "Changes", "Judged", "judge", "look_again"]
 
@@ -65,8 +71,10 @@ class Changes:
     """Of the replica graph; mean over layers."""
     own_node: float
     """Share of the tokens that whole sources send to their own node."""
+    split_ms: float
+    """Time of the split that tables are drawn from, on one thread."""
     shares_ms: float
-    """Time of the tables, on one thread."""
+    """Time of the tables, that split included, on one thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,13 +98,16 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
         return _judge_unsound(before, after, heat, nodes)
     split = exact_split(heat, after)
     start = time.process_time()
+    exact_split(heat, after, slack=SLACK)
+    split_spent = 1000 * (time.process_time() - start)
+    start = time.process_time()
     shares = shares_by_source(sources, after, nodes=nodes)
     spent = 1000 * (time.process_time() - start)
     even = imbalance(rank_load(even_slot_load(heat, after), after))
     best = split_imbalance(heat, after, split)
     whole = imbalance(load_under(shares, sources, after))
     three = (even, best, whole)
-    balances = Balances(*map(mean_with_data, three), *(float(np.nanmax(v)) for v in three))
+    balances = Balances(*map(mean_with_data, three), *map(worst_with_data, three))
     moves, crossing, incoming = _moves(before, after, nodes)
     changes = Changes(
         valid=True,
@@ -105,6 +116,7 @@ def judge(before: Placement, after: Placement, sources: FloatArray, nodes: Seque
         max_incoming=incoming,
         components=float(num_components(after).mean()),
         own_node=_own_node(shares, sources, after, nodes),
+        split_ms=split_spent,
         shares_ms=spent,
     )
     return Judged(balances, changes, split, shares)
@@ -114,7 +126,7 @@ def _judge_unsound(
     before: Placement, after: Placement, heat: FloatArray, nodes: Sequence[str]
 ) -> Judged:
     even = imbalance(rank_load(even_slot_load(heat, after), after))
-    worst = float(np.nanmax(even))
+    worst = worst_with_data(even)
     none = float("nan")
     moves, crossing, incoming = _moves(before, after, nodes)
     return Judged(
@@ -126,6 +138,7 @@ def _judge_unsound(
             max_incoming=incoming,
             components=none,
             own_node=none,
+            split_ms=none,
             shares_ms=none,
         ),
         None,

@@ -27,6 +27,7 @@ COLUMNS = (
     ("own node", "own_node", ".3f"),
     ("ms", "ms", ",.0f"),
     ("x ref", "ms_over_reference", ".1f"),
+    ("split x ref", "split_over_reference", ".2f"),
 )
 
 

@@ -113,6 +113,7 @@ def as_record(row: Row) -> dict[str, Value]:
         **following,
         "ms": row.ms,
         "ms_over_reference": row.ms / row.reference_ms,
+        "split_over_reference": row.judged.changes.split_ms / row.reference_ms,
     }
     return {name: None if _is_nan(value) else value for name, value in record.items()}
 

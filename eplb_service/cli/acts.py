@@ -10,7 +10,7 @@ from eplb_service.cli.ends import Answer, Exit, invalid
 from eplb_service.cli.maps import ascend_text
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import plain
-from eplb_service.cli.reads import answer_tree, config_answer, plan_request
+from eplb_service.cli.reads import answer_tree, config_answer, drawn, plan_request
 from eplb_service.cli.show_plan import objections, show_answer, show_run
 from eplb_service.cli.show_status import show_status
 from eplb_service.controller.desk import ActRequest
@@ -54,9 +54,12 @@ def rollback(client: Client, options: Options, args: Namespace) -> Answer:
 def import_map(client: Client, options: Options, args: Namespace) -> Answer:
     """Go to the placement of an expert-map file."""
     text = ascend_text(args)
-    request = pb.ImportRequest(act=act(options, args), text=text, reshape=args.reshape)
+    request = pb.ImportRequest(
+        act=act(options, args), text=text, reshape=args.reshape, dry_run=args.dry_run
+    )
     response = client.act(client.stub.Import, request, options.request_id)
-    return carried_out(client, options, args, decode_answer(response.answer))
+    answer = decode_answer(response.answer)
+    return drawn(answer) if args.dry_run else carried_out(client, options, args, answer)
 
 
 def abort(client: Client, options: Options, args: Namespace) -> Answer:

@@ -62,7 +62,7 @@ class Adder:
         )
 
 
-def offer_wait(parser: ArgumentParser) -> None:
+def offer_wait(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage] - argparse names it no other way
     """Let a command wait for the plan that it starts."""
     parser.add_argument("--wait", action="store_true", help="wait until the plan is over")
 

@@ -12,7 +12,7 @@ from eplb.v1 import admin_pb2 as pb
 
 from eplb_service.cli.acts import only_status
 from eplb_service.cli.client import Client
-from eplb_service.cli.costs import Costs, costs_of, nodes_of, payback
+from eplb_service.cli.costs import Costs, costs_of, payback, topology_of
 from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.loads import Loads, read_loads
 from eplb_service.cli.options import Options
@@ -89,8 +89,8 @@ def _of_file(args: Namespace) -> Basis:
         [start, *more] = starts(loads, args)
         if more:
             raise invalid("analyze looks at one number of slots; `eplbctl simulate` compares many")
-        nodes = nodes_of(start.layout.num_ranks, args.nodes)
-        drawn = [outcome(planned, start, policy, nodes) for policy in args.policy or POLICIES]
+        topology = topology_of(start.layout.num_ranks, args)
+        drawn = [outcome(planned, start, policy, topology) for policy in args.policy or POLICIES]
     except EplbError as error:
         raise invalid(f"{error}; nothing was computed") from error
     best, after = min(drawn, key=lambda found: costs.imbalance(found[0].after))

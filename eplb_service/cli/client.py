@@ -11,10 +11,11 @@ from eplb.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf.message import Message
 
 from eplb_service.cli.durations import show_duration
-from eplb_service.cli.ends import Exit, Failure, exit_of
+from eplb_service.cli.ends import Elsewhere, Exit, Failure, exit_of
 from eplb_service.cli.keys import Keys
 
 CODE_KEY = "eplb-code"
+ENDPOINT_KEY = "eplb-endpoint"
 MAX_MESSAGE_BYTES = 64 << 20
 LONGEST_CALL_S = 24 * 3600.0
 """One call's own limit, for commands that go on until they are stopped."""
@@ -139,7 +140,9 @@ class Client:
 
     def _failure(self, error: grpc.RpcError, on_silence: str) -> Failure:
         assert isinstance(error, grpc.Call)
-        status, text, code = error.code(), error.details() or "", _code_of(error)
+        status, text, code = error.code(), error.details() or "", _told(error, CODE_KEY)
+        if endpoint := _told(error, ENDPOINT_KEY):
+            return Elsewhere(text, endpoint=endpoint)
         if code:
             word = "refused" if code == "plan_rejected" else ""
             return Failure(exit_of(status, code), text, word=word)
@@ -171,9 +174,9 @@ def _cause(details: str) -> str:
     return details.rpartition(": ")[2]
 
 
-def _code_of(error: grpc.Call) -> str:
-    """The stable code that the controller put beside its refusal."""
+def _told(error: grpc.Call, wanted: str) -> str:
+    """What the controller put beside its refusal under one key; empty where nothing."""
     for key, value in error.trailing_metadata() or ():
-        if key == CODE_KEY:
+        if key == wanted:
             return value if isinstance(value, str) else value.decode("ascii", "replace")
     return ""

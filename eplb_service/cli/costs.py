@@ -9,6 +9,7 @@ from eplb_service.cli.what_if import Evenness, Outcome
 from eplb_service.cli.words import NO_DATA, count
 from eplb_service.domain.errors import EplbError
 from eplb_service.gates.advice import Prospects, advise
+from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import policy_named
 
 
@@ -93,11 +94,11 @@ def _above_zero(text: str, expected: str) -> float:
     return value
 
 
-def nodes_of(num_ranks: int, num_nodes: int | None) -> tuple[str, ...]:
-    """[N] the node of each rank, as many ranks on each; empty where nodes are not known."""
-    if num_nodes is None:
-        return ()
-    each, rest = divmod(num_ranks, num_nodes) if num_nodes else (0, 1)
+def topology_of(num_ranks: int, args: Namespace) -> Topology:
+    """Where ranks stand: as many on each of --nodes, and --groups of the router's experts."""
+    if args.nodes is None:
+        return Topology((), args.groups)
+    each, rest = divmod(num_ranks, args.nodes) if args.nodes else (0, 1)
     if rest or not each:
-        raise invalid(f"{num_ranks} ranks do not divide over {num_nodes} nodes")
-    return tuple(f"node{rank // each}" for rank in range(num_ranks))
+        raise invalid(f"{num_ranks} ranks do not divide over {args.nodes} nodes")
+    return Topology(tuple(f"node{rank // each}" for rank in range(num_ranks)), args.groups)

@@ -76,6 +76,14 @@ class Failure(Exception):
         super().__init__(text)
 
 
+class Elsewhere(Failure):
+    """Another controller has the deployment; nothing was done."""
+
+    def __init__(self, text: str, *, endpoint: str) -> None:
+        self.endpoint = endpoint
+        super().__init__(Exit.REFUSED, text)
+
+
 def invalid(text: str) -> Failure:
     """Build the failure of input that makes no sense."""
     return Failure(Exit.INVALID, text)

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 
 from eplb_service.cli.adder import Verb
 from eplb_service.cli.client import Client
-from eplb_service.cli.ends import Answer, Exit, Failure, invalid
+from eplb_service.cli.ends import Answer, Elsewhere, Exit, Failure, invalid
 from eplb_service.cli.options import Options, Output
 from eplb_service.cli.parser import build_parser
 from eplb_service.cli.plain import as_json, as_yaml
 from eplb_service.domain.errors import EplbError
+
+MOST_HOPS = 3
+"""Controllers that one command asks, each named by the one before."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +78,18 @@ def _say(text: str) -> None:
 
 def _run(args: Namespace, options: Options) -> Answer:
     verb: Verb = args.verb
-    with Client(options.endpoint, timeout_s=options.timeout_s, keys=options.keys) as client:
-        return verb(client, options, args)
+    endpoint = options.endpoint
+    for _ in range(MOST_HOPS):
+        with Client(endpoint, timeout_s=options.timeout_s, keys=options.keys) as client:
+            try:
+                return verb(client, options, args)
+            except Elsewhere as told:
+                endpoint = told.endpoint
+    raise Failure(
+        Exit.REFUSED,
+        f"controllers name one another for this deployment, at last {endpoint}; their directories "
+        "differ, nothing was done",
+    )
 
 
 def _written(answer: Answer, output: Output) -> str:

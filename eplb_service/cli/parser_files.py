@@ -31,7 +31,13 @@ def add_files(add: Adder) -> None:
         action="store_true",
         help="fit a map that was made for other slot counts to this deployment",
     )
-    offer_wait(imported)
+    either = imported.add_mutually_exclusive_group()
+    either.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="draw, price and judge the plan only; `apply` starts it",
+    )
+    offer_wait(either)
     _add_map_files(add)
 
 

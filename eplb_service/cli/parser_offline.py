@@ -136,6 +136,13 @@ def _say_slots(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--nodes", type=small_number, metavar="N", help="nodes of the ranks")
     parser.add_argument(
+        "--groups",
+        type=small_number,
+        default=1,
+        metavar="G",
+        help="groups of experts, in order, of which a token's router takes a few (default: none)",
+    )
+    parser.add_argument(
         "--policy",
         type=policies,
         default=POLICIES,

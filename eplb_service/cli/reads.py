@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 
 from eplb.v1 import admin_pb2 as pb
 
@@ -53,8 +54,10 @@ def plan(client: Client, options: Options, args: Namespace) -> Answer:
     spec = encode_spec(plan_request(options, args))
     response = client.ask(client.stub.Plan, pb.PlanRequest(spec=spec))
     answer = decode_answer(response.answer)
-    end = Exit.WOULD_CHANGE if args.exit_code and would_change(answer) else Exit.DONE
-    return Answer(f"{show_answer(answer)}\n\n{_advice(answer)}", answer_tree(answer), end)
+    ended = drawn(answer)
+    return (
+        replace(ended, exit=Exit.WOULD_CHANGE) if args.exit_code and would_change(answer) else ended
+    )
 
 
 def explain(client: Client, options: Options, args: Namespace) -> Answer:
@@ -92,6 +95,11 @@ def export(client: Client, options: Options, args: Namespace) -> Answer:
         return Answer(text.rstrip("\n"), plain_json(text))
     write_whole(args.file, text.encode())
     return Answer(f"written to {args.file}", {"file": str(args.file)})
+
+
+def drawn(answer: ShownPlan | NothingView) -> Answer:
+    """Show a plan that was only drawn, and what starts it."""
+    return Answer(f"{show_answer(answer)}\n\n{_advice(answer)}", answer_tree(answer))
 
 
 def plan_request(options: Options, args: Namespace) -> PlanRequest:

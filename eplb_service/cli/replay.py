@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from eplb_service.cli.client import Client
-from eplb_service.cli.costs import Costs, costs_of, nodes_of
+from eplb_service.cli.costs import Costs, costs_of, topology_of
 from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.loads import Loads, read_loads
 from eplb_service.cli.options import Options
@@ -20,6 +20,7 @@ from eplb_service.cli.what_if import Evenness, Outcome, evenness, outcome
 from eplb_service.cli.words import figure, size, table
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.placement import Placement
+from eplb_service.policies.bounds import Topology
 
 HEADS = (
     *("redundant", "policy", "left alone", "planned", "next", "shares next"),
@@ -59,8 +60,8 @@ def replay(client: Client, options: Options, args: Namespace) -> Answer:
         raise invalid(f"{args.file} holds one window; a replay needs two, `simulate` takes one")
     try:
         placements = list(starts(loads, args))
-        nodes = nodes_of(placements[0].layout.num_ranks, args.nodes)
-        played = list(_played(loads, placements, args.policy, nodes))
+        topology = topology_of(placements[0].layout.num_ranks, args)
+        played = list(_played(loads, placements, args.policy, topology))
     except EplbError as error:
         raise invalid(f"{error}; nothing was computed") from error
     said = [turn.planned.warning for one in played for turn in one.turns if turn.planned.warning]
@@ -75,7 +76,7 @@ def replay(client: Client, options: Options, args: Namespace) -> Answer:
 
 
 def _played(
-    loads: Loads, placements: Sequence[Placement], policies: Sequence[str], nodes: Sequence[str]
+    loads: Loads, placements: Sequence[Placement], policies: Sequence[str], topology: Topology
 ) -> Iterator[Played]:
     pairs = len(loads.tokens) - 1
     of, done = len(placements) * len(policies) * pairs, 0
@@ -85,7 +86,7 @@ def _played(
             current = start
             for window, after in zip(loads.tokens[:-1], loads.tokens[1:], strict=True):
                 say_progress(done, of)
-                planned, current = outcome(window, current, policy, nodes)
+                planned, current = outcome(window, current, policy, topology)
                 turns.append(Turn(planned, evenness(after, start), evenness(after, current)))
                 done += 1
             yield Played(policy, turns[0].planned.redundancy, tuple(turns))

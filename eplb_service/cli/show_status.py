@@ -104,6 +104,8 @@ def _operation(view: OperationView) -> Iterator[str]:
         )
     if view.is_idle:
         yield line("idle", "the group runs no steps; limits counted in steps stand still")
+    if view.degraded:
+        yield line("away", view.degraded)
     if view.halt.is_active:
         yield line("halt", f"{view.halt.number}: {view.halt.reason}")
     if view.drained:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from eplb_service.cli.client import Client
-from eplb_service.cli.costs import Costs, costs_of, nodes_of, payback
+from eplb_service.cli.costs import Costs, costs_of, payback, topology_of
 from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.loads import Loads, read_loads
 from eplb_service.cli.options import Options
@@ -73,11 +73,11 @@ def say_progress(done: int, of: int) -> None:
 
 
 def _outcomes(loads: Loads, placements: Sequence[Placement], args: Namespace) -> Iterator[Outcome]:
-    nodes = nodes_of(placements[0].layout.num_ranks, args.nodes)
+    topology = topology_of(placements[0].layout.num_ranks, args)
     asked = [(start, policy) for start in placements for policy in args.policy]
     for done, (start, policy) in enumerate(asked):
         say_progress(done, len(asked))
-        yield outcome(loads.total, start, policy, nodes)[0]
+        yield outcome(loads.total, start, policy, topology)[0]
     say_progress(len(asked), len(asked))
 
 

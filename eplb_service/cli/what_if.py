@@ -7,9 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 
-import numpy as np
-
-from eplb_service.domain.heat import even_slot_load, imbalance, mean_with_data, rank_load
+from eplb_service.domain.heat import (
+    even_slot_load,
+    imbalance,
+    mean_with_data,
+    rank_load,
+    worst_with_data,
+)
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout, uniform_layout
 from eplb_service.domain.moves import num_moves
@@ -56,20 +60,16 @@ def evenness(heat: FloatArray, placement: Placement) -> Evenness:
     """Measure a placement under heat [L, E]."""
     even = imbalance(rank_load(even_slot_load(heat, placement), placement))
     shares = split_imbalance(heat, placement, exact_split(heat, placement))
-    return Evenness(mean_with_data(even), _worst(even), mean_with_data(shares), _worst(shares))
-
-
-def _worst(by_layer: FloatArray) -> float:
-    present = by_layer[~np.isnan(by_layer)]
-    return float(present.max()) if present.size else float("nan")
+    means = mean_with_data(even), mean_with_data(shares)
+    worst = worst_with_data(even), worst_with_data(shares)
+    return Evenness(means[0], worst[0], means[1], worst[1])
 
 
 def outcome(
-    heat: FloatArray, start: Placement, policy: str, nodes: Sequence[str]
+    heat: FloatArray, start: Placement, policy: str, topology: Topology
 ) -> tuple[Outcome, Placement]:
     """Let a policy plan for heat [L, E] from a placement, and measure what comes out.
 
-    nodes    [N] node of each rank; empty where not known
     Raises UnknownPolicy, InvalidTable or InvalidSettings.
     """
     request = PolicyRequest(
@@ -77,7 +77,7 @@ def outcome(
         placement=start,
         split=even_split(start.layout.num_ranks),
         layers=tuple(range(start.num_layers)),
-        topology=Topology(tuple(nodes)),
+        topology=topology,
     )
     listed, warning = suited(policy, request)
     after = listed.draw(request)

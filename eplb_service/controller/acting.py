@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar, cast
 
 from eplb_service.controller.deployment import Answered, Deployment
-from eplb_service.controller.desk import ActRequest, PlanRequest
+from eplb_service.controller.desk import ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import run_view
 from eplb_service.controller.machine_state import PlanPhase, StopAsked
@@ -14,7 +14,7 @@ from eplb_service.controller.maps import placement_in
 from eplb_service.controller.plan_book import KeptPlan, plan_view
 from eplb_service.controller.planning import NothingToDo, ToPlacement
 from eplb_service.controller.ports import Archive
-from eplb_service.controller.reading import draw_of
+from eplb_service.controller.reading import draw_of, draw_only
 from eplb_service.controller.records import EpochRecord
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.teller import Teller
@@ -25,7 +25,6 @@ from eplb_service.domain.errors import (
     UnknownEpoch,
 )
 from eplb_service.domain.ids import Epoch
-from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Answer, Origin
 from eplb_service.protocol.wave_state import WavePhase
 
@@ -93,19 +92,23 @@ class PlanVerbs:
         async def work() -> Started:
             target = await self._settled(deployment, epoch)
             reason = f"rollback to epoch {target.wave.epoch}: {why(act)}"
-            return await self._go_to(deployment, target.placement, reason)
+            draw = Draw(ToPlacement(target.placement), (), Origin.OPERATOR, reason)
+            return await self._draw_and_start(deployment, draw)
 
         return await once(deployment, act, f"rollback {epoch}", work)
 
-    async def import_map(self, act: ActRequest, text: str, *, reshape: bool) -> Started:
-        """Apply a plan to the placement of an expert-map file."""
+    async def import_map(self, act: ActRequest, request: MapRequest) -> Started:
+        """Apply a plan to the placement of an expert-map file, or only draw it."""
         deployment = self._registry.find(act.deployment)
 
         async def work() -> Started:
-            target = placement_in(deployment, text, reshape=reshape)
-            return await self._go_to(deployment, target, f"import: {why(act)}")
+            target = placement_in(deployment, request.text, reshape=request.may_reshape)
+            draw = Draw(ToPlacement(target), (), Origin.OPERATOR, f"import: {why(act)}")
+            if request.is_dry_run:
+                return await draw_only(deployment, draw, self._drawer, self._teller)
+            return await self._draw_and_start(deployment, draw)
 
-        return await once(deployment, act, f"import {hash((text, reshape))}", work)
+        return await once(deployment, act, f"import {hash(request)}", work)
 
     async def _settled(self, deployment: Deployment, epoch: int | None) -> EpochRecord:
         serving = deployment.driver.state.serving.wave.epoch
@@ -124,10 +127,6 @@ class PlanVerbs:
                 f"cannot roll back to epoch {epoch}: {how}; only settled epochs were served"
             )
         return recorded[0]
-
-    async def _go_to(self, deployment: Deployment, target: Placement, reason: str) -> Started:
-        draw = Draw(ToPlacement(target), (), Origin.OPERATOR, reason)
-        return await self._draw_and_start(deployment, draw)
 
     async def _draw_and_start(self, deployment: Deployment, draw: Draw) -> Started:
         kept = await self._drawer.draw(deployment, draw)

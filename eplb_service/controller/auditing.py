@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from eplb_service.clock import Clock
-from eplb_service.controller.desk import ActDesk, ActRequest, PlanRequest
+from eplb_service.controller.desk import ActDesk, ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.views import NothingView, PlanView, RunView, StatusView
 from eplb_service.domain.audit import AuditEntry, Happened, cut
 from eplb_service.domain.errors import EplbError
@@ -141,14 +141,15 @@ class AuditedPlans:
             act, "rollback", what, lambda: self._acts.rollback(act, epoch)
         )
 
-    async def import_map(
-        self, act: ActRequest, text: str, *, reshape: bool
-    ) -> PlanView | NothingView:
-        """Apply a plan to the placement of an expert-map file."""
+    async def import_map(self, act: ActRequest, request: MapRequest) -> PlanView | NothingView:
+        """Apply a plan to the placement of an expert-map file, or only draw it."""
+        text = request.text
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-        what = f"map of {len(text)} characters, sha256 {digest}{', reshaped' if reshape else ''}"
+        what = f"map of {len(text)} characters, sha256 {digest}"
+        what += ", reshaped" if request.may_reshape else ""
+        what += ", dry run" if request.is_dry_run else ""
         return await self._auditor.around(
-            act, "import", what, lambda: self._acts.import_map(act, text, reshape=reshape)
+            act, "import", what, lambda: self._acts.import_map(act, request)
         )
 
 

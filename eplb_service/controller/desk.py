@@ -58,6 +58,18 @@ class PlanRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class MapRequest:
+    """To which expert map a deployment shall go."""
+
+    text: str
+    """The expert-map file's, JSON."""
+    may_reshape: bool = False
+    """Whether a map that was made for other slot counts may be fitted to the deployment."""
+    is_dry_run: bool = False
+    """Whether the plan is only drawn and kept, for `apply`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ActRequest:
     """Who asks for a change, why, and under which id: the same id acts once."""
 
@@ -142,10 +154,8 @@ class ActDesk(DrainDesk, Protocol):
         """Change settings by dotted name; all or none."""
         ...
 
-    async def import_map(
-        self, act: ActRequest, text: str, *, reshape: bool
-    ) -> PlanView | NothingView:
-        """Apply a plan to the placement of an expert-map file."""
+    async def import_map(self, act: ActRequest, request: MapRequest) -> PlanView | NothingView:
+        """Apply a plan to the placement of an expert-map file, or only draw it."""
         ...
 
 

@@ -14,6 +14,7 @@ from eplb_service.controller.plan_book import KeptPlan, plan_view
 from eplb_service.controller.planning import NothingToDo
 from eplb_service.controller.records import DrainNote
 from eplb_service.controller.registry import Registry
+from eplb_service.controller.rollcall import copied_first
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.views import NothingView
 from eplb_service.domain.errors import InvalidRequest, UnknownRank
@@ -39,7 +40,9 @@ class DrainVerbs:
         async def work() -> Started:
             _require_rank(deployment, rank)
             wanted = tuple(sorted({*deployment.drained, rank}))
-            return await self._change(deployment, wanted, f"drain of rank {rank}: {why(act)}")
+            reason = f"drain of rank {rank}: {why(act)}"
+            first = copied_first(deployment.driver.state.serving.placement, wanted)
+            return await self._change(deployment, wanted, f"{reason}; {first}" if first else reason)
 
         return await once(deployment, act, f"drain {rank}", work)
 

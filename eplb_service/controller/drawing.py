@@ -21,9 +21,10 @@ from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.tuning import PlanningTerms
+from eplb_service.controller.yielding import yielding_round_bytes
 from eplb_service.domain.errors import NotReady, PlannerFailed, PlannerTimeout, PlanOvertaken
 from eplb_service.domain.metric_names import DURATION, PLANNER_FAILURES, PLANS
-from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Verdict
+from eplb_service.domain.plan import Answer, Cause, Finding, Origin, Plan, Verdict
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.gates.context import GateContext
 from eplb_service.gates.judge import judge
@@ -180,9 +181,10 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
         sources=_sources(window, len(profiles)),
         goal=draw.goal,
         layers=draw.layers,
+        num_groups=membership.shape.num_groups,
         limits=WaveLimits(
             staging_rows=tuple(profile.staging_rows for profile in profiles),
-            round_bytes=terms.round_bytes,
+            round_bytes=_round_bytes(deployment, len(profiles)),
             bytes_per_expert=membership.shape.bytes_per_expert,
             ownership=profiles[0].ownership,
             sets_shares=not deployment.even_because,
@@ -191,8 +193,21 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             masked=deployment.drained if draw.masked is None else draw.masked,
         ),
         timing=_timing(deployment, window, len(profiles)),
-        origin=draw.origin,
-        reason=draw.reason,
+        cause=Cause(draw.origin, draw.reason),
+    )
+
+
+def _round_bytes(deployment: Deployment, num_ranks: int) -> int:
+    """Bytes of a round: the budget, or less where moving made steps too slow so far."""
+    terms, links = deployment.tuning.planning, deployment.links
+    tally = deployment.meter.tally
+    lost_s = tally.lost_s(num_ranks)
+    return yielding_round_bytes(
+        terms.round_bytes,
+        lost_s_per_byte=lost_s / links.busiest_bytes if links.busiest_bytes else 0.0,
+        step_s=tally.step_s,
+        agree_every=deployment.tuning.pace.agree_every,
+        max_slowdown=terms.max_slowdown,
     )
 
 

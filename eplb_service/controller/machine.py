@@ -14,6 +14,7 @@ from eplb_service.controller.machine_state import (
     EpochSpent,
     Event,
     FaultCleared,
+    GiveUpAsked,
     Pace,
     PhaseRecorded,
     PlanStarted,
@@ -45,7 +46,7 @@ from eplb_service.protocol.messages import (
     Staged,
     WaveName,
 )
-from eplb_service.protocol.wave_state import Greeted, Recorded, Said, WavePhase
+from eplb_service.protocol.wave_state import GiveUp, Greeted, Recorded, Said, WavePhase
 
 
 def begin(hello: Hello, *, pace: Pace, now_s: float) -> DeploymentState:
@@ -121,8 +122,8 @@ def _react(state: DeploymentState, event: Event) -> Step:  # noqa: C901 - one li
                 raise found
             run = Run(plan, num_waves, num_started=0, num_settled=0, stopping="")
             return replace(state, run=run, now_s=now_s), (PlanStarted(plan),)
-        case StopAsked(plan_id, reason):
-            return _stop(state, plan_id, reason)
+        case StopAsked() | GiveUpAsked():
+            return _hurried(state, event)
         case EpochSpent(epoch):
             return start_flight(state, epoch)
         case PhaseRecorded(epoch, phase, now_s):
@@ -230,8 +231,19 @@ def _left(state: DeploymentState, rank: int, incarnation: int) -> Step:
     return replace(state, membership=leave(membership, rank)), ()
 
 
-def _stop(state: DeploymentState, plan_id: str, reason: str) -> Step:
+def _hurried(state: DeploymentState, event: StopAsked | GiveUpAsked) -> Step:
+    """End the plan early, and its wave too where that is asked."""
+    match event:
+        case StopAsked(plan_id, reason):
+            return _stop(state, plan_id, reason), ()
+        case GiveUpAsked(reason):
+            if state.run:
+                state = _stop(state, state.run.plan.plan_id, reason)
+            return fly(state, GiveUp(reason)) if state.flight else (state, ())
+
+
+def _stop(state: DeploymentState, plan_id: str, reason: str) -> DeploymentState:
     run = state.run
     if run is None or run.plan.plan_id != plan_id or run.stopping:
-        return state, ()
-    return replace(state, run=replace(run, stopping=reason)), ()
+        return state
+    return replace(state, run=replace(run, stopping=reason))

@@ -144,6 +144,13 @@ class StopAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUpAsked:
+    """End the plan that runs, and withdraw its wave unless it may have been cut over."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class EpochSpent:
     """The number of `spending` is durable."""
 
@@ -179,6 +186,7 @@ Event = (
     | RankLeft
     | RunAsked
     | StopAsked
+    | GiveUpAsked
     | EpochSpent
     | PhaseRecorded
     | FaultCleared

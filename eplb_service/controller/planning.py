@@ -18,7 +18,7 @@ from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
 from eplb_service.domain.moves import align, busiest_transfers, crosses_ranks
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.plan import Origin, Plan, PlannedWave, Price
+from eplb_service.domain.plan import Cause, Plan, PlannedWave, Price
 from eplb_service.domain.rules import (
     require_emptied,
     require_fit,
@@ -77,10 +77,11 @@ class PlanningInput:
     goal: Goal
     layers: tuple[int, ...]
     """Layers that may change; empty: all."""
+    num_groups: int
+    """Groups into which the router divides the experts; 1 where it has none."""
     limits: WaveLimits
     timing: Timing
-    origin: Origin
-    reason: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ def draft(task: PlanningInput) -> Plan | NothingToDo:
     return Plan(
         plan_id=_plan_id(task, target),
         policy=policy,
-        origin=task.origin,
-        reason=task.reason,
+        origin=task.cause.origin,
+        reason=task.cause.reason,
         base_epoch=task.base_epoch,
         base=task.current.digest(),
         waves=waves,
@@ -164,7 +165,7 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         placement=task.current,
         split=_split(task),
         layers=task.layers or tuple(range(task.current.num_layers)),
-        topology=Topology(task.limits.nodes),
+        topology=Topology(task.limits.nodes, task.num_groups),
         max_moves=goal.max_moves,
         seed=goal.seed,
         bounds=Bounds(

@@ -52,13 +52,8 @@ class Reading:
     async def plan(self, request: PlanRequest) -> PlanView | NothingView:
         """Draw, price and judge a plan; change nothing."""
         deployment = self._registry.find(request.deployment)
-        found = await self._drawer.draw(deployment, draw_of(deployment, request))
-        if isinstance(found, NothingToDo):
-            return NothingView(deployment.name, found.reason, found.text)
-        price, verdict = found.plan.price, found.verdict
-        text = f"dry run, nothing changed: plan {verdict.answer}, {price.num_moves} moves"
-        self._teller.note(deployment, "plan", f"{text}; {found.plan.reason}", found.plan.plan_id)
-        return plan_view(deployment.name, found)
+        draw = draw_of(deployment, request)
+        return await draw_only(deployment, draw, self._drawer, self._teller)
 
     async def explain(self, deployment: str, plan_id: str) -> PlanView:
         """A plan that is still kept, with every gate that spoke."""
@@ -95,6 +90,19 @@ class Reading:
                 "`eplbctl history` lists those that are"
             )
         return recorded[0].placement
+
+
+async def draw_only(
+    deployment: Deployment, draw: Draw, drawer: Drawer, teller: Teller
+) -> PlanView | NothingView:
+    """Draw, price, judge and keep a plan; nothing changes but that the history tells of it."""
+    found = await drawer.draw(deployment, draw)
+    if isinstance(found, NothingToDo):
+        return NothingView(deployment.name, found.reason, found.text)
+    price, verdict = found.plan.price, found.verdict
+    text = f"dry run, nothing changed: plan {verdict.answer}, {price.num_moves} moves"
+    teller.note(deployment, "plan", f"{text}; {found.plan.reason}", found.plan.plan_id)
+    return plan_view(deployment.name, found)
 
 
 def draw_of(deployment: Deployment, request: PlanRequest) -> Draw:

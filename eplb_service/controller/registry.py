@@ -19,6 +19,7 @@ from eplb_service.controller.records import Note
 from eplb_service.controller.recovery import recovered_state
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.tuning import Tuner
+from eplb_service.domain.directory import Directory
 from eplb_service.domain.errors import InvalidRequest, NotLeader, StoreConflict, UnknownDeployment
 from eplb_service.domain.ids import Epoch, Generation, Revision
 from eplb_service.protocol.messages import Hello
@@ -37,6 +38,7 @@ class Tools:
     recorder: Recorder
     tuner: Tuner
     leading: Leading = field(default_factory=Leading)
+    directory: Directory = field(default_factory=Directory)
 
 
 class Registry:
@@ -60,7 +62,7 @@ class Registry:
         self._tasks = tasks
         tools = self.tools
         generation = await take_the_lead(tools.store, tools.clock, tools.leading)
-        for name in await self.tools.store.deployments():
+        for name in filter(tools.directory.is_mine, await tools.store.deployments()):
             found = await self.tools.store.recover(name)
             assert found is not None
             overrides, trouble = self.tools.tuner.usable(found.settings)
@@ -92,10 +94,12 @@ class Registry:
     async def deployment_of(self, hello: Hello) -> Deployment:
         """Return the rank's deployment; a new one is admitted.
 
-        Raises NotLeader, and RegistrationRefused where engine and settings disagree on slots.
+        Raises NotLeader, Elsewhere, and RegistrationRefused where engine and settings disagree on
+        slots.
         """
         self.require_leading()
         name = hello.identity.name
+        self.tools.directory.require_mine(name)
         require_redundancy(hello, self.tools.tuner.tuning(NO_OVERRIDES).num_redundant)
         if name not in self._deployments:
             tuning = self.tools.tuner.tuning(NO_OVERRIDES)
@@ -106,9 +110,11 @@ class Registry:
     def find(self, name: str) -> Deployment:
         """Return the deployment named, or the only one where the name is empty.
 
-        Raises UnknownDeployment, listing the known ones, or InvalidRequest.
+        Raises UnknownDeployment, listing the known ones, Elsewhere, or InvalidRequest.
         """
         self.require_leading()
+        if name:
+            self.tools.directory.require_mine(name)
         known = ", ".join(sorted(self._deployments)) or "none has registered yet"
         if not name and len(self._deployments) == 1:
             return next(iter(self._deployments.values()))

@@ -1,6 +1,7 @@
 """Who of a rank group is away, and which experts only those ranks hold. Pure."""
 
 from eplb_service.controller.membership import Membership
+from eplb_service.domain.ids import IntArray
 from eplb_service.domain.liveness import only_on
 from eplb_service.domain.placement import Placement
 
@@ -20,14 +21,31 @@ def away(membership: Membership | None) -> tuple[int, ...]:
 
 
 def degraded(placement: Placement, ranks: tuple[int, ...]) -> str:
-    """Say which experts have no replica but on these ranks.
+    """Say which experts have no replica but on these ranks; empty for no ranks.
 
     What a rank serves is its group's affair: it may be away from the controller alone.
     """
+    if not ranks:
+        return ""
     lost = only_on(placement, ranks)
-    named = ", ".join(f"{expert} of layer {layer}" for layer, expert in lost[:MAX_NAMED].tolist())
-    more = f" and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else ""
     who = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {list(ranks)} are"
     if not len(lost):
         return f"{who} away; every expert has a replica on another rank"
-    return f"degraded: {who} away, and no other rank holds expert {named}{more}"
+    return f"degraded: {who} away, and no other rank holds expert {_named(lost)}"
+
+
+def copied_first(placement: Placement, ranks: tuple[int, ...]) -> str:
+    """Say which experts must be copied before these ranks can be taken out; empty where none."""
+    lost = only_on(placement, ranks)
+    if not len(lost):
+        return ""
+    return f"copied to another rank first, as none holds them: expert {_named(lost)}"
+
+
+def _named(lost: IntArray) -> str:
+    """Name the first of some experts.
+
+    lost    [M, 2] layer and expert
+    """
+    named = ", ".join(f"{expert} of layer {layer}" for layer, expert in lost[:MAX_NAMED].tolist())
+    return f"{named} and {len(lost) - MAX_NAMED} more" if len(lost) > MAX_NAMED else named

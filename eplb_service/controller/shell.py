@@ -1,6 +1,7 @@
 """The controller: leads, ticks, plans and shows, until another controller fences it."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -10,6 +11,7 @@ from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.draining import DrainVerbs
 from eplb_service.controller.drawing import Drawer
 from eplb_service.controller.gauges import show, show_controller
+from eplb_service.controller.leaving import leave
 from eplb_service.controller.machine_state import Ticked
 from eplb_service.controller.page_reading import PageReading
 from eplb_service.controller.planner import Planner
@@ -24,8 +26,14 @@ from eplb_service.controller.teller import Teller
 from eplb_service.controller.watched_store import StoreWatch, WatchedStore
 from eplb_service.domain.errors import NotLeader
 
+log = logging.getLogger(__name__)
+
 TICK_S = 0.25
 SHOW_S = 1.0
+
+
+class _Left(Exception):
+    """The controller left, as it was told to."""
 
 
 class Controller:
@@ -35,6 +43,7 @@ class Controller:
         self.watch = StoreWatch(tools.recorder)
         tools = replace(tools, store=WatchedStore(tools.store, self.watch))
         self._tools = tools
+        self._leaving: asyncio.Future[float] | None = None
         self._away: dict[str, tuple[int, ...]] = {}
         """Ranks that were away at the last look, by deployment."""
         self._teller = Teller(store=tools.store, clock=tools.clock)
@@ -51,21 +60,52 @@ class Controller:
             DrainVerbs(self.registry, drawer, self._teller),
         )
 
+    def leave(self, finish_s: float) -> bool:
+        """Have `run` return once nothing is in flight; False where this one does not lead.
+
+        finish_s    seconds that running waves are given before they are withdrawn
+        """
+        if self._leaving is None or self._leaving.done() or not self.registry.generation:
+            return False
+        self._leaving.set_result(finish_s)
+        return True
+
     async def run(self, on_leading: Callable[[], Awaitable[None]]) -> None:
-        """Lead until fenced, then raise NotLeader; `on_leading` is awaited once it leads."""
-        async with asyncio.TaskGroup() as tasks:
-            await self.registry.lead(tasks)
-            tasks.create_task(self._teller.run(self.registry.step_down), name="history")
-            tasks.create_task(self._tick(), name="ticks")
-            tasks.create_task(self.planner.run(tasks), name="planning")
-            tasks.create_task(self.shares.run(tasks), name="shares")
-            tasks.create_task(self._show(), name="gauges")
-            await on_leading()
-            await self.registry.fenced.wait()
-            raise NotLeader(
-                "another controller took over and fenced this one in the store; it says nothing "
-                "more to any rank, and its process ends"
+        """Lead until told to leave; `on_leading` is awaited once it leads.
+
+        Raises NotLeader once another controller has taken over.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._lead(tasks, on_leading)
+        except* _Left:
+            log.info("controller left")
+
+    async def _lead(
+        self, tasks: asyncio.TaskGroup, on_leading: Callable[[], Awaitable[None]]
+    ) -> None:
+        await self.registry.lead(tasks)
+        self._leaving = asyncio.get_running_loop().create_future()
+        tasks.create_task(self._teller.run(self.registry.step_down), name="history")
+        tasks.create_task(self._tick(), name="ticks")
+        planning = tasks.create_task(self.planner.run(tasks), name="planning")
+        tasks.create_task(self.shares.run(tasks), name="shares")
+        tasks.create_task(self._show(), name="gauges")
+        fenced = tasks.create_task(self.registry.fenced.wait(), name="fence")
+        await on_leading()
+        await asyncio.wait({fenced, self._leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if self._leaving.done():
+            planning.cancel()
+            leaves = tasks.create_task(
+                leave(self.registry, self._tools.clock, finish_s=self._leaving.result())
             )
+            await asyncio.wait({fenced, leaves}, return_when=asyncio.FIRST_COMPLETED)
+        if not self.registry.fenced.is_set():
+            raise _Left
+        raise NotLeader(
+            "another controller took over and fenced this one in the store; it says nothing "
+            "more to any rank, and its process ends"
+        )
 
     async def _tick(self) -> None:
         clock = self._tools.clock
@@ -90,7 +130,7 @@ class Controller:
         """Tell of ranks that are away at two looks in a row, and what only they hold."""
         state = deployment.driver.state
         gone = away(state.membership)
-        text = degraded(state.serving.placement, gone) if gone else ""
+        text = degraded(state.serving.placement, gone)
         if (
             gone == self._away.get(deployment.name, ())
             and deployment.is_news(text, "away")

@@ -24,6 +24,8 @@ class PlanningTerms:
     """Heat of this phase alone; None: both together."""
     budget: Budget
     round_bytes: int
+    max_slowdown: float
+    """Share by which moving may lengthen a step."""
     distances: tuple[tuple[float, ...], ...] | None
     """[N][N] price of the way from each rank to each other; None: by node."""
 

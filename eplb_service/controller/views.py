@@ -102,6 +102,8 @@ class OperationView:
     planning: PlanningView
     drained: tuple[int, ...] = ()
     """Ranks that no plan gives experts, ascending."""
+    degraded: str = ""
+    """Which ranks are away and which experts no other rank holds; empty while none is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,8 @@ class ModelShape:
     top_k: int
     bytes_per_expert: int
     """Bytes of one routed expert of one layer, all its tensors."""
+    num_groups: int = 1
+    """Groups into which the router divides the experts, in order; 1 where it has none."""
 
 
 @dataclass(frozen=True, slots=True)

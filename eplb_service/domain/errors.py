@@ -27,6 +27,7 @@
       StoreConflict        another controller wrote first
       StoreUnavailable     the store did not answer
       NotLeader            this controller does not lead
+      Elsewhere            another controller has that deployment
       PlannerFailed        a policy raised or returned something unsound
       PlannerTimeout       a policy did not return before its deadline
       DeadlineExceeded     a wait ended before what was waited for
@@ -205,6 +206,16 @@ class NotLeader(EplbError):
     """This controller does not lead."""
 
     code = "not_leader"
+
+
+class Elsewhere(EplbError):
+    """Another controller has that deployment; `endpoint` is where."""
+
+    code = "elsewhere"
+
+    def __init__(self, text: str, *, endpoint: str = "") -> None:
+        self.endpoint = endpoint
+        super().__init__(text)
 
 
 class PlannerFailed(EplbError):

@@ -149,3 +149,13 @@ def mean_with_data(values: FloatArray) -> float:
     """
     present = values[~np.isnan(values)]
     return float(present.mean()) if present.size else float("nan")
+
+
+def worst_with_data(values: FloatArray) -> float:
+    """Highest of the layers that have data; NaN where none has.
+
+    >>> worst_with_data(np.array([np.nan, 1.5, 1.3]))
+    1.5
+    """
+    present = values[~np.isnan(values)]
+    return float(present.max()) if present.size else float("nan")

@@ -19,6 +19,14 @@ class Origin(StrEnum):
     OPERATOR = "operator"
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Who asked for a plan, and why."""
+
+    origin: Origin
+    reason: str
+
+
 class Answer(StrEnum):
     """What a verdict says."""
 

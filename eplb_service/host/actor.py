@@ -39,7 +39,14 @@ class ControllerActor:
     def __init__(self, settings: str) -> None:
         """Start serving; `settings` is the settings tree as JSON."""
         log_events()
+        if niceness := os.getpriority(os.PRIO_PROCESS, 0):
+            log.warning(
+                "controller is niced: on a busy node it starves; start Ray's nodes with "
+                "RAY_worker_niceness=0",
+                extra={"niceness": niceness},
+            )
         self._settings = settings
+        self._service: Service | None = None
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Addresses] = loop.create_future()
         self._life = loop.create_task(self._live(Settings.model_validate_json(settings)))
@@ -64,6 +71,14 @@ class ControllerActor:
         await asyncio.wait({self._life})
         await self._life
 
+    async def leave(self) -> None:
+        """Finish what runs, or withdraw it, and stop serving; the process is the caller's to end.
+
+        One that does not lead has nothing to finish.
+        """
+        if self._service and self._service.leave():
+            await asyncio.wait({self._life})
+
     def settings(self) -> str:
         """Return the settings tree that it was started with, as JSON."""
         return self._settings
@@ -74,7 +89,8 @@ class ControllerActor:
 
     async def _live(self, settings: Settings) -> None:
         """Serve until fenced; whatever fails, also at the start, is told by `ready`."""
-        await Service(settings, RayPlanRunner()).run(self._ready.set_result)
+        self._service = Service(settings, RayPlanRunner())
+        await self._service.run(self._ready.set_result)
 
     def _end(self, life: asyncio.Task[None]) -> None:
         """A controller whose life is over must not look alive: end the process.
@@ -85,6 +101,8 @@ class ControllerActor:
         if life.cancelled():
             return
         error = life.exception()
+        if error is None:  # it left, and whoever told it to ends the actor
+            return
         log.error("controller ended", exc_info=error)
         loop = asyncio.get_running_loop()
         if isinstance(error, NotLeader):

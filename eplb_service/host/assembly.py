@@ -13,6 +13,7 @@ from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
 from eplb_service.controller.watched_store import WatchedBook
+from eplb_service.domain.directory import Directory
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.locks import locks_of
@@ -22,6 +23,7 @@ from eplb_service.policies.kernels.library import require_built
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.doors import has_page, has_reflection, require_locked_doors
 from eplb_service.settings.settings import Settings
+from eplb_service.settings.tree import DirectorySettings
 from eplb_service.settings.tuner import SettingsTuner
 from eplb_service.store import open_store
 from eplb_service.web import Feed, PageApp
@@ -58,7 +60,14 @@ class Service:
         self._recorder.set(BUILD_INFO, (version(PACKAGE),), 1)
         self._store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
         leading = Leading(**settings.leading.model_dump())
-        tools = Tools(self._store, SystemClock(), self._recorder, SettingsTuner(settings), leading)
+        tools = Tools(
+            self._store,
+            SystemClock(),
+            self._recorder,
+            SettingsTuner(settings),
+            leading,
+            _directory_of(settings.directory),
+        )
         self._controller = Controller(tools, archive=self._store, runner=runner)
         controller = self._controller
         book = WatchedBook(self._store, controller.watch)
@@ -81,7 +90,7 @@ class Service:
         )
 
     async def run(self, on_ready: Callable[[Addresses], None]) -> None:
-        """Bind, lead and serve until cancelled or fenced; everything is closed at the end.
+        """Bind, lead and serve until cancelled, fenced or told to leave; all is closed at the end.
 
         Raises BindFailed at once when an address is taken, and NotLeader once another
         controller has taken over.
@@ -117,6 +126,15 @@ class Service:
             await self._server.stop()
             await asyncio.to_thread(metrics.close)
             await asyncio.to_thread(self._store.close)
+
+    def leave(self) -> bool:
+        """Have `run` return once nothing is in flight; False where this one does not lead."""
+        return self._controller.leave(self._settings.server.finish_s)
+
+
+def _directory_of(settings: DirectorySettings) -> Directory:
+    entries = tuple((entry.deployments, entry.endpoint) for entry in settings.entries)
+    return Directory(settings.mine, entries)
 
 
 def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -106,26 +106,40 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _run_until_stopped(settings: Settings) -> int:
-    life = asyncio.create_task(_lead(settings))
+    life = _Life(settings)
+    task = asyncio.create_task(life.lead())
     loop = asyncio.get_running_loop()
     for number in STOPPERS:
-        loop.add_signal_handler(number, life.cancel)
-    try:
-        await life
-    except asyncio.CancelledError:
-        return OK
+        loop.add_signal_handler(number, life.end, task)
+    with suppress(asyncio.CancelledError):
+        await task
     return OK
 
 
-async def _lead(settings: Settings) -> None:
-    """Lead until fenced; one that stands by does so again."""
-    while True:
-        try:
-            await Service(settings, ProcessPlanRunner()).run(_announce)
-        except NotLeader as fenced:
-            if not settings.leading.is_standby:
-                raise
-            _complain(fenced, WRONG_STATE)
+class _Life:
+    """Leads until it is told to end; told twice, or while it does not lead, it ends at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._service: Service | None = None
+
+    async def lead(self) -> None:
+        """Lead until told to end, or fenced; one that stands by then does so again."""
+        while True:
+            self._service = Service(self._settings, ProcessPlanRunner())
+            try:
+                await self._service.run(_announce)
+            except NotLeader as fenced:
+                if not self._settings.leading.is_standby:
+                    raise
+                _complain(fenced, WRONG_STATE)
+            else:
+                return
+
+    def end(self, task: "asyncio.Task[None]") -> None:
+        """Let the service leave; cancel the task where it does not, or leaves already."""
+        if self._service is None or not self._service.leave():
+            task.cancel()
 
 
 def _up(args: argparse.Namespace) -> int:

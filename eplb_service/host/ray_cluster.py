@@ -4,22 +4,31 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
 
+import logging
+import os
 import socket
 from dataclasses import dataclass
 from typing import cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayTaskError
+from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from eplb_service.domain.errors import DeadlineExceeded, EplbError, InvalidSettings
-from eplb_service.host.actor import ensure_controller
+from eplb_service.host.actor import ControllerActor, ensure_controller
 from eplb_service.host.assembly import Addresses
 from eplb_service.settings.settings import Settings
+
+log = logging.getLogger(__name__)
 
 LOCAL = "local"
 CLIENT = "ray://"
 """Scheme of a Ray Client server: for those that run on no node of the cluster."""
 KNOCK_S = 10.0
+NICENESS = "RAY_worker_niceness"
+"""Of Ray's worker processes; 15 as Ray has it, at which a controller starves on a busy machine."""
+LEAVE_S = 30.0
+"""Longest wait for a controller that was told to leave; see `server.finish_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +42,12 @@ class Place:
 
 
 def connect(address: str, namespace: str) -> None:
-    """Join a cluster, or start one on this machine for `local`.
+    """Join a cluster, or start one on this machine for `local`, whose actors are not niced.
 
     Raises DeadlineExceeded where no cluster answers.
     """
     if address == LOCAL:
+        os.environ.setdefault(NICENESS, "0")
         ray.init(address=LOCAL, namespace=namespace, include_dashboard=False)
         return
     try:
@@ -117,13 +127,25 @@ def _wanting(place: Place) -> str:
 
 
 def end(place: Place) -> bool:
-    """End the actor; False where there is none."""
+    """End the actor, once it has finished or withdrawn what runs; False where there is none."""
     try:
-        actor = ray.get_actor(place.name, namespace=place.namespace)
+        found = ray.get_actor(place.name, namespace=place.namespace)
     except ValueError:
         return False
+    actor = cast("ActorHandle[ControllerActor]", found)
+    _let_leave(actor)
     ray.kill(actor, no_restart=True)
     return True
+
+
+def _let_leave(actor: "ActorHandle[ControllerActor]") -> None:
+    """Wait until the controller has left; one that cannot is ended all the same."""
+    if not hasattr(actor, "leave"):  # of an earlier release
+        return
+    try:
+        ray.get(actor.leave.remote(), timeout=LEAVE_S)
+    except (GetTimeoutError, RayActorError, RayTaskError) as unable:
+        log.warning("controller did not leave", extra={"text": str(unable)})
 
 
 def leave() -> None:

@@ -105,6 +105,11 @@ class ReportTally:
             return 0.0
         return max(0.0, (moving.step_s - serving.step_s) * moving.steps / num_ranks)
 
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step while nothing moves, on the mean so far; 0 before the first."""
+        return self._paced[SERVING].step_s
+
     def take(self) -> dict[tuple[Metric, Labels], float]:
         """Return what was counted since it was taken last, by metric and its further labels."""
         taken, self._counts = self._counts, {}

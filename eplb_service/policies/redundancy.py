@@ -9,7 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from eplb_service.domain.errors import InvalidSettings
-from eplb_service.domain.heat import even_slot_load, imbalance, mean_with_data, rank_load
+from eplb_service.domain.heat import (
+    even_slot_load,
+    imbalance,
+    mean_with_data,
+    rank_load,
+    worst_with_data,
+)
 from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement, initial_placement
@@ -98,7 +104,7 @@ def _with_slots(
         even=mean_with_data(np.concatenate(even)),
         shares=mean_with_data(peaks[0]),
         later=later,
-        worst=float(np.nan if np.isnan(highest).all() else np.nanmax(highest)),
+        worst=worst_with_data(highest),
         gain_per_slot=gain,
     )
 

@@ -22,7 +22,7 @@ from eplb_service.policies.replicas import (
     require_heat,
     summed,
 )
-from eplb_service.policies.split import begins, exact_split, routed_rows
+from eplb_service.policies.split import SLACK, begins, exact_split, routed_rows
 
 LOCALITY_PRICE = 0.02
 """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
@@ -58,7 +58,7 @@ def shares_by_source(
         for own in by_source:
             require_heat(own, placement)
     placed = routed_rows(placement), begins(placement.layout)
-    split = exact_split(heat, placement)
+    split = exact_split(heat, placement, slack=SLACK)
     picks = whole_sources(placed, by_source, split, _node_numbers(nodes, num_ranks), price)
     return Shares(picks[..., None], Ownership.OWN)
 
@@ -75,7 +75,7 @@ def shares_by_row(heat: FloatArray, placement: Placement, *, rows: int | None = 
     rows = num_rows(placement.layout.num_ranks) if rows is None else rows
     if rows < 1:
         raise InvalidSettings(f"a dispatch table of {rows} rows; expected one or more")
-    split = exact_split(heat, placement)
+    split = exact_split(heat, placement, slack=SLACK)
     replicas = replicas_of(placement)
     tables = np.repeat(placement.log2phy()[:, :, :1], rows, axis=2)
     if replicas.starts.size:

@@ -1,7 +1,7 @@
 """The best split of each expert's tokens over its replicas, while no weight moves.
 
 Of all splits, the one with the lowest peak: as level as the replica graph allows, and exactly
-so, in microseconds a layer; how is told in kernels/kernels.c.
+so, in microseconds a layer; how is told in kernels/split.c.
 
 Axes    L MoE layers   E logical experts   P slots   N ranks
 """
@@ -16,12 +16,19 @@ from eplb_service.domain.placement import Placement
 from eplb_service.policies.kernels.library import best_shares
 from eplb_service.policies.replicas import require_heat
 
+SLACK = 5e-4
+"""What tables are drawn with: the last bit of a peak takes a third of the time, and whole sources
+or rows round by more."""
 
-def exact_split(heat: FloatArray, placement: Placement) -> FloatArray:
+
+def exact_split(heat: FloatArray, placement: Placement, *, slack: float = 0.0) -> FloatArray:
     """[L, P] the share of its expert's tokens that each slot takes at the lowest peak.
 
-    heat    [L, E] tokens. Shares of an expert sum to 1; where it has no tokens they are
-    even; shared and empty slots have 0. Raises InvalidTable for heat that is no heat.
+    heat     [L, E] tokens
+    slack    part of the lowest peak that the peak may be above it
+
+    Shares of an expert sum to 1; where it has no tokens they are even; shared and empty slots
+    have 0. Raises InvalidTable for heat that is no heat.
 
     >>> from eplb_service.domain.placement import placement_from_ranks
     >>> p = placement_from_ranks([[[0, 1], [0, 2]]], num_experts=3)
@@ -31,7 +38,7 @@ def exact_split(heat: FloatArray, placement: Placement) -> FloatArray:
     require_heat(heat, placement)
     rows = routed_rows(placement)
     heat = scaled(heat, placement.layout.num_ranks)
-    return best_shares(rows, begins(placement.layout), heat)
+    return best_shares(rows, begins(placement.layout), heat, slack=slack)
 
 
 def split_imbalance(heat: FloatArray, placement: Placement, shares: FloatArray) -> FloatArray:

@@ -51,10 +51,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             await self._serve(aiter(request_iterator), context)
 
     def close(self, reason: str) -> None:
-        """End every stream, and those that come later at their Hello."""
+        """End every stream with its last word, and those that come later at their Hello."""
         self._stopped = reason
         for outbox in tuple(self._streams.values()):
-            outbox.close(reason)
+            outbox.finish(reason)
 
     async def _serve(self, messages: Messages, context: Stream) -> None:
         """Greet a rank, then carry words both ways."""

@@ -19,10 +19,11 @@ class BoundedOutbox:
         self._filled = asyncio.Event()
         self._closed = asyncio.Event()
         self._reason = ""
+        self._ending = ""
 
     def send(self, message: Down) -> None:
         """Queue a word; a closed outbox drops it, and a full one closes."""
-        if self._closed.is_set():
+        if self._closed.is_set() or self._ending:
             return
         if len(self._waiting) >= self._limit:
             self.close(
@@ -31,6 +32,11 @@ class BoundedOutbox:
             )
             return
         self._waiting.append(message)
+        self._filled.set()
+
+    def finish(self, reason: str) -> None:
+        """End the stream once it has taken what waits; what is sent from now on is dropped."""
+        self._ending = self._ending or reason
         self._filled.set()
 
     def close(self, reason: str) -> None:
@@ -43,6 +49,8 @@ class BoundedOutbox:
     async def next(self) -> Down:
         """Wait for the next word."""
         while not self._waiting:
+            if self._ending:
+                self.close(self._ending)
             self._filled.clear()
             await self._filled.wait()
         return self._waiting.popleft()

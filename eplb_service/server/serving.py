@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from dataclasses import dataclass
+from typing import cast
 
 import grpc
 import grpc.aio
@@ -121,7 +122,9 @@ class ControllerServer:
         gate = Gate(locks.doorman, locks.limits, locks.note)
         server = grpc.aio.server(interceptors=[gate], options=self._options.channel_arguments())
         agent_pb2_grpc.add_AgentServiceServicer_to_server(self._agents, server)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self._operators, server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(
+            cast("admin_pb2_grpc.AdminServiceServicer", self._operators), server
+        )
         self._health.register(server)
         if self._options.has_reflection:
             names = (*SERVICES, HEALTH_SERVICE, reflection.SERVICE_NAME)

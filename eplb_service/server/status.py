@@ -14,6 +14,8 @@ from eplb_service.domain import errors
 log = logging.getLogger(__name__)
 
 CODE_KEY = "eplb-code"
+ENDPOINT_KEY = "eplb-endpoint"
+"""Trailing metadata: where to ask instead, as ranks and operators write endpoints."""
 STREAM_CLOSED = "stream_closed"
 """Code of a stream that the controller ended though nothing is wrong with its words."""
 MAX_DETAILS = 2_000
@@ -49,6 +51,7 @@ STATUS: dict[type[errors.EplbError], grpc.StatusCode] = {
     errors.StoreConflict: Status.ABORTED,
     errors.StoreUnavailable: Status.UNAVAILABLE,
     errors.NotLeader: Status.UNAVAILABLE,
+    errors.Elsewhere: Status.FAILED_PRECONDITION,
     errors.BindFailed: Status.UNAVAILABLE,
     errors.PlannerFailed: Status.INTERNAL,
     errors.PlannerTimeout: Status.DEADLINE_EXCEEDED,
@@ -59,12 +62,13 @@ STATUS: dict[type[errors.EplbError], grpc.StatusCode] = {
 }
 
 
+Told = tuple[tuple[str, str], ...]
+
+
 class Call(Protocol):
     """The part of grpc.aio.ServicerContext that ends a call."""
 
-    async def abort(
-        self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]
-    ) -> NoReturn:
+    async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: Told) -> NoReturn:
         """End the call; raises."""
         ...
 
@@ -80,6 +84,9 @@ class StreamClosed(Exception):
 async def end_with(context: Call, error: Exception) -> NoReturn:
     """End a call with a failure; never returns, as abort raises."""
     match error:
+        case errors.Elsewhere(endpoint=endpoint) if endpoint:
+            told = (ENDPOINT_KEY, endpoint)
+            await _abort(context, STATUS[type(error)], str(error), error.code, told)
         case errors.EplbError():
             await _abort(context, STATUS[type(error)], str(error), error.code)
         case StreamClosed():
@@ -92,8 +99,10 @@ async def end_with(context: Call, error: Exception) -> NoReturn:
             await _abort(context, Status.INTERNAL, text, errors.EplbError.code)
 
 
-async def _abort(context: Call, status: grpc.StatusCode, text: str, code: str) -> NoReturn:
+async def _abort(
+    context: Call, status: grpc.StatusCode, text: str, code: str, *told: tuple[str, str]
+) -> NoReturn:
     """End a call with a status, cut to what its metadata can hold."""
     plain = text.encode("ascii", "backslashreplace").decode()
     cut = plain if len(plain) <= MAX_DETAILS else plain[: MAX_DETAILS - 4] + " ..."
-    await context.abort(status, cut, ((CODE_KEY, code),))
+    await context.abort(status, cut, ((CODE_KEY, code), *told))

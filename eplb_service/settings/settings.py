@@ -12,6 +12,7 @@ from eplb_service.domain.errors import InvalidSettings
 from eplb_service.settings.complaints import complaints
 from eplb_service.settings.tree import (
     BudgetSettings,
+    DirectorySettings,
     GateSettings,
     LeadingSettings,
     PlanningSettings,
@@ -43,6 +44,7 @@ class Settings(BaseSettings):
     security: SecuritySettings = SecuritySettings()
     store: StoreSettings = StoreSettings()
     leading: LeadingSettings = LeadingSettings()
+    directory: DirectorySettings = DirectorySettings()
     planning: PlanningSettings = PlanningSettings()
     shares: ShareSettings = ShareSettings()
     budget: BudgetSettings = BudgetSettings()

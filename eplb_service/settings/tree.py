@@ -53,6 +53,9 @@ class ServerSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     reflection: bool | None = None
     """Whether gRPC lists its services to whoever connects; null: only where host is this machine
     alone."""
+    finish_s: NonNegativeFloat = 10.0
+    """Seconds that a controller which is told to end gives waves to finish; then it withdraws
+    them, and leaves those that may have been cut over to whoever leads next."""
     expert_metrics: bool = False
     """Whether /metrics/experts tells the heat of every expert: layers times experts series."""
 
@@ -111,6 +114,33 @@ class LeadingSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         return self
 
 
+class DirectoryEntry(BaseModel, frozen=True, extra="forbid"):
+    """Which controller some deployments belong to."""
+
+    deployments: Name = Field(
+        description="pattern of names (model/instance/role/stage/group), with * and ?"
+    )
+    endpoint: Name = Field(
+        description="host:port of their controller, with its standbys after commas"
+    )
+
+
+class DirectorySettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Which deployments belong to which of several controllers; each has a store of its own."""
+
+    mine: str = ""
+    """This controller's endpoint, as entries have it; needed where there are entries."""
+    entries: tuple[DirectoryEntry, ...] = ()
+    """The same for all controllers; the first that fits a name decides, and a deployment that fits
+    none is served wherever it comes."""
+
+    @model_validator(mode="after")
+    def _is_one_of_them(self) -> Self:
+        if self.entries and self.mine not in {entry.endpoint for entry in self.entries}:
+            raise ValueError(f"mine is {self.mine!r}, which is the endpoint of no entry")
+        return self
+
+
 class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When and how plans are drawn."""
 
@@ -155,6 +185,9 @@ class BudgetSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     """Bytes that ranks send each other, per plan."""
     round_bytes: PositiveInt = 256 * 2**20
     """Bytes that one rank sends or receives per transfer round, besides at least one expert."""
+    max_slowdown: PositiveFloat = 0.1
+    """Share by which moving may lengthen a step, as measured in waves so far: rounds get fewer
+    bytes where it would, down to an eighth of round_bytes."""
     max_moves_per_layer: PositiveInt | None = None
     """Slots of one layer that get another expert, per plan; null: any."""
     max_moves_per_rank: PositiveInt | None = None

@@ -91,5 +91,6 @@ def _planning(settings: Settings) -> PlanningTerms:
             per_rank=budget.max_moves_per_rank,
         ),
         round_bytes=budget.round_bytes,
+        max_slowdown=budget.max_slowdown,
         distances=planning.distances,
     )

@@ -20,7 +20,7 @@ from eplb_service.controller.planning import (
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.heat import Heat
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.plan import Origin, Plan
+from eplb_service.domain.plan import Cause, Origin, Plan
 from eplb_service.domain.waves import WaveLimits
 from eplb_service.sim.waves import Deployment, neighbour
 
@@ -86,6 +86,7 @@ class SimPlanner:
             sources=np.ones(num_ranks),
             goal=goal,
             layers=(),
+            num_groups=1,
             limits=WaveLimits(
                 staging_rows=(self._rng.choice((2, 4)),) * num_ranks,
                 round_bytes=self._rng.randint(1, 4),
@@ -93,8 +94,7 @@ class SimPlanner:
                 ownership=self._deployment.ownership,
             ),
             timing=Timing(0.04, 0.01, 0.1),
-            origin=Origin.AUTOMATIC,
-            reason="drawn by chance",
+            cause=Cause(Origin.AUTOMATIC, "drawn by chance"),
         )
 
 

@@ -7,7 +7,7 @@ more than the message itself takes.
 from eplb.v1 import types_pb2
 
 from eplb_service.domain.deployment import Counting, DeploymentIdentity, ModelShape, RankProfile
-from eplb_service.domain.errors import InvalidTable
+from eplb_service.domain.errors import InvalidRequest, InvalidTable
 from eplb_service.domain.ids import Epoch, Revision
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
@@ -54,18 +54,26 @@ def encode_shape(shape: ModelShape) -> types_pb2.ModelShape:
         num_shared=shape.num_shared,
         top_k=shape.top_k,
         bytes_per_expert=shape.bytes_per_expert,
+        num_groups=shape.num_groups,
     )
 
 
 def decode_shape(message: types_pb2.ModelShape) -> ModelShape:
     """Translate the MoE part of a model; raises InvalidRequest."""
     natural(len(message.layers), "number of shape.layers", most=MAX_LAYERS)
+    num_experts = natural(message.num_experts, "shape.num_experts", most=MAX_EXPERTS)
+    num_groups = natural(message.num_groups, "shape.num_groups", most=MAX_EXPERTS) or 1
+    if num_experts % num_groups:
+        raise InvalidRequest(
+            f"shape.num_groups is {num_groups}; expected a divisor of {num_experts} experts"
+        )
     return ModelShape(
         layers=tuple(natural(layer, "shape.layers") for layer in message.layers),
-        num_experts=natural(message.num_experts, "shape.num_experts", most=MAX_EXPERTS),
+        num_experts=num_experts,
         num_shared=natural(message.num_shared, "shape.num_shared", most=MAX_EXPERTS),
         top_k=natural(message.top_k, "shape.top_k", most=MAX_EXPERTS),
         bytes_per_expert=natural(message.bytes_per_expert, "shape.bytes_per_expert"),
+        num_groups=num_groups,
     )
 
 

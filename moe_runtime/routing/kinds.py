@@ -28,6 +28,7 @@ __all__ = [
     "RoutingFunction",
     "Uncorrected",
     "ZeroExpertRouting",
+    "groups_of",
 ]
 
 
@@ -164,6 +165,14 @@ class OnInputRouting:
 
 
 Routing = SelectorSettings | HashRouting | CustomRouting | ZeroExpertRouting | OnInputRouting
+
+
+def groups_of(routing: Routing) -> int:
+    """Groups of experts, in order, of which each token uses a few only; 1 where it may use all."""
+    by = routing.by if isinstance(routing, OnInputRouting) else routing
+    if not isinstance(by, SelectorSettings) or by.kept_groups == by.num_groups:
+        return 1
+    return by.num_groups
 
 
 @dataclass(frozen=True, slots=True)

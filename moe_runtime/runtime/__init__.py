@@ -51,6 +51,7 @@ from moe_runtime.routing.kinds import (
     OnInputRouting,
     Routing,
     ZeroExpertRouting,
+    groups_of,
 )
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.device import CPU, Device
@@ -135,6 +136,7 @@ __all__ = [
     "ZeroExpertRouting",
     "activation_named",
     "digest",
+    "groups_of",
     "id_dtype",
     "logical_weights",
     "narrow",

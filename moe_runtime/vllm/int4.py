@@ -9,7 +9,6 @@ our format from the start, and what vLLM's loader hands over is turned round on 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import cast
 
 import torch
@@ -43,15 +42,15 @@ class Int4Groups:
         for name, (outputs, inputs) in widths.items():
             groups = (sizes.num_slots, inputs // self.group, outputs)
             packed = torch.zeros((sizes.num_slots, inputs, outputs // _WORD), dtype=torch.int32)
+            words, numbers = Turning(layer, is_packed=True), Turning(layer, is_packed=False)
             told = {
-                f"{name}_weight_packed": (packed, _turn_words),
-                f"{name}_weight_scale": (torch.zeros(groups, dtype=sizes.dtype), _turn),
-                f"{name}_weight_offset": (torch.zeros(groups, dtype=sizes.dtype), _turn),
+                f"{name}_weight_packed": (packed, words),
+                f"{name}_weight_scale": (torch.zeros(groups, dtype=sizes.dtype), numbers),
+                f"{name}_weight_offset": (torch.zeros(groups, dtype=sizes.dtype), numbers),
                 f"{name}_weight_shape": (torch.zeros((sizes.num_slots, 2)), _pass_over),
             }
             for full, (memory, load) in told.items():
-                loader = {"weight_loader": partial(load, layer)}
-                add_parameter(layer, full, memory, {**attributes, **loader})
+                add_parameter(layer, full, memory, {**attributes, "weight_loader": load})
 
     def read(self, layer: object) -> ExpertWeights:
         """Return a layer's experts as views on its parameters."""
@@ -78,37 +77,32 @@ def turned(words_BY: Tensor) -> Tensor:
     return (numbers_AB[:, 0::2] | numbers_AB[:, 1::2] << 4).contiguous().view(torch.int32)
 
 
-def _turn_words(
-    layer: RoutedExperts,
-    param: Tensor,
-    loaded_weight: Tensor,
-    weight_name: str,
-    shard_id: str,
-    expert_id: int,
-    **told: object,
-) -> bool:
-    return _turn(layer, param, turned(loaded_weight).t(), weight_name, shard_id, expert_id, **told)
+@dataclass(frozen=True, slots=True)
+class Turning:
+    """Meets vLLM's weight loader: copies one matrix, or what belongs to it, by columns."""
 
+    layer: RoutedExperts
+    is_packed: bool
 
-def _turn(
-    layer: RoutedExperts,
-    param: Tensor,
-    loaded_weight: Tensor,
-    weight_name: str,
-    shard_id: str,
-    expert_id: int,
-    **told: object,
-) -> bool:
-    """Meet vLLM's weight loader: copy one matrix, or what belongs to it, by columns."""
-    del weight_name, told
-    local = layer._map_global_expert_id_to_local_expert_id(expert_id)  # pyright: ignore[reportPrivateUsage]
-    if local == -1:
-        return False
-    columns = param.data[local]
-    if shard_id != "w2":
-        columns = columns.chunk(2, dim=1)[shard_id == "w3"]
-    columns.copy_(loaded_weight.t())
-    return True
+    def __call__(
+        self,
+        param: Tensor,
+        loaded_weight: Tensor,
+        weight_name: str,
+        shard_id: str,
+        expert_id: int,
+        **told: object,
+    ) -> bool:
+        """Return whether the expert has a slot on this rank."""
+        del weight_name, told
+        local = self.layer._map_global_expert_id_to_local_expert_id(expert_id)  # pyright: ignore[reportPrivateUsage]
+        if local == -1:
+            return False
+        columns = param.data[local]
+        if shard_id != "w2":
+            columns = columns.chunk(2, dim=1)[shard_id == "w3"]
+        columns.copy_(turned(loaded_weight) if self.is_packed else loaded_weight.t())
+        return True
 
 
 def _pass_over(*_values: object, **_told: object) -> bool:

@@ -22,7 +22,7 @@ from moe_runtime.vllm.grouping import ranks_of
 from moe_runtime.vllm.memory import Memory, memory_taken
 from moe_runtime.vllm.placing import place
 from moe_runtime.vllm.proving import Model, require_all_ours
-from moe_runtime.vllm.reading import read
+from moe_runtime.vllm.reading import common_groups, read_runner
 from moe_runtime.vllm.seams import Runner
 from moe_runtime.vllm.stack import OwnedStack, StackFacts
 
@@ -125,10 +125,7 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     runners = require_all_ours(model, taken)
     ranks = ranks_of(runners, taken.options)
     require_sum_is_taken_once(runners, is_replicated=ranks.is_replicated)
-    readings = [
-        read(runner.routed_experts, cast("Tensor | None", vars(runner)["eplb_table_VK"]))
-        for runner in runners
-    ]
+    readings = [read_runner(runner) for runner in runners]
     weights = [weights_of(runner.routed_experts) for runner in runners]
     for runner, loaded in zip(runners, weights, strict=True):
         mark = cast("Mark | None", vars(runner.routed_experts).get("eplb_loaded"))
@@ -136,7 +133,8 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     first = runners[0].routed_experts
     memory = memory_taken(weights, first.moe_config, taken.options)
     names = tuple(runner.layer_name for runner in runners)
-    facts = StackFacts(names, first.moe_config.num_logical_experts, first.top_k)
+    groups = common_groups(readings)
+    facts = StackFacts(names, first.moe_config.num_logical_experts, first.top_k, groups)
     routers = [runner.router for runner in runners]
     bound = bind_stack(
         Loaded(facts, weights, readings, routers), ranks, staging_rows=taken.options.staging_rows

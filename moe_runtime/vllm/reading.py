@@ -4,8 +4,9 @@ What our selector and experts cannot honour is refused by name; nothing is dropp
 Axes as in `contracts`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch import Tensor
 
@@ -29,11 +30,12 @@ from moe_runtime.routing.kinds import (
     RouterTensors,
     Routing,
     Uncorrected,
+    groups_of,
 )
 from moe_runtime.vllm.errors import CannotOwn
-from moe_runtime.vllm.seams import MoEConfig, RoutedExperts
+from moe_runtime.vllm.seams import MoEConfig, RoutedExperts, Runner
 
-__all__ = ["Reading", "activation_of", "read"]
+__all__ = ["Reading", "activation_of", "common_groups", "read", "read_runner"]
 
 _INTERLEAVED_HALVES = "swigluoai_uninterleave"
 
@@ -47,6 +49,17 @@ class Reading:
     routing: Routing
     tensors: RouterTensors
     activation: Activation
+
+
+def read_runner(runner: Runner) -> Reading:
+    """Translate the layer of a runner that was taken, by its table of token ids if it has one."""
+    return read(runner.routed_experts, cast("Tensor | None", vars(runner)["eplb_table_VK"]))
+
+
+def common_groups(readings: Sequence[Reading]) -> int:
+    """Groups of experts that limit the router of every layer; 1 where layers differ."""
+    found = {groups_of(reading.routing) for reading in readings}
+    return found.pop() if len(found) == 1 else 1
 
 
 @dataclass(frozen=True, slots=True)

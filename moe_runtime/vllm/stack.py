@@ -35,6 +35,8 @@ class StackFacts:
     """[L] each layer's name in the model."""
     num_experts: int
     top_k: int
+    num_groups: int
+    """Groups into which the routers divide the experts; 1 where they do not all do the same."""
 
     @property
     def num_layers(self) -> int:

@@ -10,10 +10,21 @@ from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement, placement_from_ranks
 from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import Hello, Welcome
-from moe_runtime.runtime import Alone, ExchangeMode, MoeRuntime, SlotLayout, Start, SyntheticModel
+from moe_runtime.runtime import (
+    Alone,
+    ExchangeMode,
+    MoeRuntime,
+    Scoring,
+    SelectorSettings,
+    SlotLayout,
+    Start,
+    SyntheticModel,
+)
 from tests.agent.scripts import Script, own_shares
 from tests.agent.serving import Case, random_placement, served
 from tests.runtime.ranks import run_ranks
+from tests.runtime.stacks import kimi_like, random_layout
+from worker_agent.adapters.runtime import seat_of
 from worker_agent.main import attach_over
 from worker_agent.settings.settings import AgentSettings
 
@@ -137,3 +148,16 @@ def test_layers_named_for_another_model_are_refused_before_anybody_is_waited_for
     settings = AgentSettings(endpoint="script", model_layers=layers)
     with pytest.raises(InvalidSettings, match="expected 2 numbers"):
         attach_over(runtime, Script(), settings=settings)
+
+
+def test_a_rank_says_in_how_many_groups_its_router_divides_the_experts() -> None:
+    shape = replace(
+        kimi_like(num_layers=1, num_experts=8, top_k=2, width=4),
+        selector=SelectorSettings(
+            num_experts=8, top_k=2, scoring=Scoring.SIGMOID, num_groups=4, kept_groups=2
+        ),
+    )
+    start = random_layout(shape, (9,), seed=1).start(0)
+    mode = ExchangeMode.ALL_GATHER
+    runtime = MoeRuntime(SyntheticModel(shape), start, peers=Alone(), mode=mode)
+    assert seat_of(runtime).shape.num_groups == 4

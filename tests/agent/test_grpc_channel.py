@@ -89,6 +89,47 @@ def test_each_stream_goes_to_the_next_of_several_endpoints() -> None:
             answering.close()
 
 
+def test_a_rank_follows_a_controller_that_names_another() -> None:
+    def answer(_: object, __: object) -> Iterator[Down]:
+        yield Arm(Generation(3), INCARNATION, name_of(an_order()))
+
+    rung = Rung()
+    with controller(answer) as right:
+
+        def refuse(_: object, context: grpc.ServicerContext) -> Iterator[Down]:
+            told = (("eplb-code", "elsewhere"), ("eplb-endpoint", f"127.0.0.1:1, {right}"))
+            context.set_trailing_metadata(told)
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "ask there")
+
+        with controller(refuse) as wrong:
+            channel = GrpcChannel(wrong, KEEPALIVE)
+            for _ in range(2):
+                for lost in (r"elsewhere ask there", r"127\.0\.0\.1:1"):
+                    stream = channel.open(rung.ring)
+                    with pytest.raises(StreamLost, match=lost):
+                        rung.until(stream.receive)
+                    stream.close()
+                stream = channel.open(rung.ring)
+                assert isinstance(rung.until(stream.receive), Arm)
+                stream.close()
+
+
+def test_a_rank_follows_nobody_to_another_machine_in_plain_text() -> None:
+    def refuse(_: object, context: grpc.ServicerContext) -> Iterator[Down]:
+        context.set_trailing_metadata((("eplb-endpoint", "192.0.2.1:1"),))
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "ask there")
+
+    rung = Rung()
+    with controller(refuse) as endpoint:
+        channel = GrpcChannel(endpoint, KEEPALIVE)
+        stream = channel.open(rung.ring)
+        with pytest.raises(StreamLost):
+            rung.until(stream.receive)
+        stream.close()
+        with pytest.raises(StreamLost, match="TLS is off"):
+            channel.open(rung.ring)
+
+
 @contextmanager
 def stream_to(endpoint: str) -> Generator[tuple[GrpcStream, Rung]]:
     rung = Rung()

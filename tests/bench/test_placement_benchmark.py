@@ -250,3 +250,31 @@ def test_the_first_plan_of_a_fresh_process_is_told(capsys: pytest.CaptureFixture
     told = capsys.readouterr().out
     assert told.startswith("qwen3-ep16 connected: ")
     assert "to start and" in told
+
+
+def test_a_file_without_a_single_token_is_told_of_by_empty_figures(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    np.savez(tmp_path / "silent.npz", counts=np.zeros((2, 3, 16)))
+    rows = tmp_path / "rows.json"
+    told = ["--counts", str(tmp_path / "silent.npz"), "--slots", "20", "--ranks", "4"]
+    assert main([*told, "--nodes", "2", "--policy", "connected,packing", "--json", str(rows)]) == 0
+    found = json.loads(rows.read_text())
+    assert [row["valid"] for row in found] == [True] * 4
+    assert {row["imbalance_even"] for row in found} == {None}
+    assert not recwarn.list
+
+
+def test_a_scenario_beside_a_counts_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--counts", str(tmp_path / "x.npz"), "--scenario", "drift"]) == 2
+    assert "expected one of the two" in capsys.readouterr().err
+
+
+def test_seeds_that_are_no_numbers_are_refused_in_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--seeds", "0,x"])
+    assert "'0,x' is no list of whole numbers" in capsys.readouterr().err

@@ -197,7 +197,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F46 map does not fit": (
         "tests/cases/test_map_cases.py::"
         "test_f46_a_map_for_other_ranks_is_refused_and_can_be_dealt_out_anew",
-        "tests/controller/test_desks.py::test_a_map_of_another_rank_count_needs_reshape",
+        "tests/controller/test_desk_of_maps.py::test_a_map_of_another_rank_count_needs_reshape",
     ),
     "F47 prefill and decode differ": (
         "tests/cases/test_planning_cases.py::test_a_plan_is_sound_and_near_the_best",

@@ -71,6 +71,13 @@ def settled() -> StatusView:
     )
 
 
+def test_ranks_that_are_away_are_named_with_what_only_they_hold() -> None:
+    told = "degraded: rank 1 is away, and no other rank holds expert 4 of layer 0"
+    view = settled()
+    view = replace(view, operation=replace(view.operation, degraded=told))
+    assert f"away         {told}" in show_status(view)
+
+
 def shown_plan(answer: Answer = Answer.NO) -> ShownPlan:
     layers = np.arange(6, dtype=np.int32)
     wave = WaveSummary(layers, np.zeros((124, 4), dtype=np.int32), 3)
@@ -122,6 +129,7 @@ def test_a_deployment_in_trouble_says_all_of_it() -> None:
         imbalance    mean 3.50   worst 4.20 (layer 0)
         shares       revision 2   imbalance 1.31 to 1.02 predicted   1.03 measured since
         plan         7f3a running   wave 1 of 3 settled   the next is moving
+        away         rank 1 is away; every expert has a replica on another rank
         halt         2: slot digest
         drained      rank 1
         frozen       until 2001-09-09 01:46:40Z by ada: audit

@@ -103,6 +103,18 @@ def test_a_policy_that_does_not_fit_gives_way_and_says_so(ctl: Ctl, tmp_path: Pa
     assert "packing is used instead of hierarchical" in ran.err
 
 
+def test_groups_let_packing_keep_each_on_one_node(ctl: Ctl, tmp_path: Path) -> None:
+    words = ("--ranks", "4", "--nodes", "2", "--policy", "hierarchical", "--slots", "8")
+    file = str(counts(tmp_path, "npz"))
+    ran = ctl("simulate", file, *words, "--groups", "2", "-o", "json")
+    assert (ran.code, ran.err) == (0, "")
+    [found] = json.loads(ran.out)["outcomes"]
+    assert found["policy"] == "hierarchical"
+    ran = ctl("simulate", file, *words, "--groups", "0")
+    assert ran.code == 2
+    assert "0 expert groups; expected 1 or more" in ran.err
+
+
 def bad_files(folder: Path) -> dict[str, Path]:
     torn = folder / "torn.npz"
     torn.write_bytes(counts(folder, "npz").read_bytes()[:-40])

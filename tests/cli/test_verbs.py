@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from eplb_service.controller.desk import ActRequest, PlanRequest
+from eplb_service.controller.desk import ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.views import NothingView
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import placement_from_ranks
@@ -259,4 +259,16 @@ def test_import_sends_the_text_of_the_file(ctl: Ctl, operators: Operators, tmp_p
     text = format_map(placement_from_ranks([[[0], [1]]], num_experts=2), (3,)).replace("    ", " ")
     file.write_text(text)
     assert ctl("import", str(file), "--reshape").code == 0
-    assert operators.asked[-1][2:] == (text, True)
+    assert operators.asked[-1][2:] == (MapRequest(text, may_reshape=True),)
+
+
+def test_an_import_can_be_tried(ctl: Ctl, operators: Operators, tmp_path: Path) -> None:
+    file = tmp_path / "map.json"
+    file.write_text(format_map(placement_from_ranks([[[0], [1]]], num_experts=2), (3,)))
+    ran = ctl("import", str(file), "--reshape", "--dry-run")
+    assert (ran.code, ran.err) == (0, "")
+    assert "Nothing was changed." in ran.out
+    (wanted,) = operators.asked[-1][2:]
+    assert isinstance(wanted, MapRequest)
+    assert (wanted.may_reshape, wanted.is_dry_run) == (True, True)
+    assert ctl("import", str(file), "--dry-run", "--wait").code == 2

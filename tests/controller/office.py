@@ -10,6 +10,7 @@ from eplb_service.controller.desk import ActRequest, RankLink
 from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
+from eplb_service.domain.directory import Directory
 from eplb_service.domain.ids import CountArray, FloatArray
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.placement import Placement
@@ -28,6 +29,7 @@ SETTINGS = Settings(
     window=WindowSettings(report_every_steps=10, interval_steps=10, num_intervals=4),
 )
 TOP_K = 2
+STEP_S = 0.04
 NO_IDS = np.zeros(0, dtype=np.int32)
 NO_COUNTS = np.zeros(0, dtype=np.int64)
 
@@ -98,11 +100,17 @@ class Office:
         ]
 
     def report(
-        self, slot_tokens: CountArray, *, steps: Sequence[int] = (10, 20, 30), first: int = 0
+        self,
+        slot_tokens: CountArray,
+        *,
+        steps: Sequence[int] = (10, 20, 30),
+        first: int = 0,
+        step_s: float = STEP_S,
     ) -> None:
         """Every rank reports at each step; slot_tokens [L, P] are those of one interval.
 
         first    how many intervals were reported before
+        step_s   seconds of a step, on the mean since the start
         """
         layout = self.ranks[0].placement.layout
         for number, step in enumerate(steps, start=first):
@@ -120,7 +128,7 @@ class Office:
                         received=np.ascontiguousarray(total[:, layout.slots_of(rank)]),
                         sent_total=copies,
                         sent=SentCounts(NO_IDS, NO_IDS, NO_COUNTS),
-                        steps=step_counts(step, int(copies[0]) // TOP_K),
+                        steps=step_counts(step, int(copies[0]) // TOP_K, step_s=step_s),
                     )
                 )
 
@@ -134,7 +142,7 @@ class Office:
             agree(self.ranks)
 
 
-def step_counts(step: int, tokens: int) -> StepCounts:
+def step_counts(step: int, tokens: int, *, step_s: float = STEP_S) -> StepCounts:
     return StepCounts(
         real=step,
         dummy=0,
@@ -143,7 +151,7 @@ def step_counts(step: int, tokens: int) -> StepCounts:
         tokens=tokens,
         padding_rows=0,
         overflow_tokens=0,
-        step_seconds=0.04 * step,
+        step_seconds=step_s * step,
         expert_seconds=0.012 * step,
     )
 
@@ -154,11 +162,14 @@ def act(request_id: str = "", *, reason: str = "test") -> ActRequest:
 
 @asynccontextmanager
 async def office(
-    store: MemoryStore | None = None, settings: Settings = SETTINGS
+    store: MemoryStore | None = None,
+    settings: Settings = SETTINGS,
+    directory: Directory | None = None,
 ) -> AsyncGenerator[Office]:
     """A controller that leads, until the block ends."""
     store, figures, runner = store or MemoryStore(), Figures(), HereRunner()
-    tools = Tools(store, SystemClock(), figures, SettingsTuner(settings))
+    tuner = SettingsTuner(settings)
+    tools = Tools(store, SystemClock(), figures, tuner, directory=directory or Directory())
     controller = Controller(tools, archive=store, runner=runner)
     leads = asyncio.Event()
 

@@ -7,7 +7,7 @@ import pytest
 
 from eplb_service.clock import ManualClock
 from eplb_service.controller.auditing import REFUSALS_AT_ONCE, AuditedActs, Auditor
-from eplb_service.controller.desk import ActDesk, ActRequest, DrainDesk, PlanRequest
+from eplb_service.controller.desk import ActDesk, ActRequest, DrainDesk, MapRequest, PlanRequest
 from eplb_service.domain.audit import LONGEST, AuditEntry, Happened, first_break
 from eplb_service.domain.errors import AccessDenied, PlanOvertaken, StoreUnavailable
 from eplb_service.store import MemoryStore
@@ -25,7 +25,7 @@ VERBS: list[tuple[str, str, Callable[[AuditedActs], Coroutine[Any, Any, object]]
     ("unfreeze", "", lambda acts: acts.freeze(ACT, 0.0)),
     ("resume", "halt 2", lambda acts: acts.resume(ACT, 2)),
     ("config", "a=1, b=2", lambda acts: acts.set_config(ACT, {"b": "2", "a": "1"})),
-    ("import", "map of 2 characters", lambda acts: acts.import_map(ACT, "{}", reshape=False)),
+    ("import", "map of 2 characters", lambda acts: acts.import_map(ACT, MapRequest("{}"))),
     ("drain", "rank 3", lambda acts: acts.drain(ACT, 3)),
     ("undrain", "rank 3", lambda acts: acts.undrain(ACT, 3)),
 ]

@@ -1,7 +1,5 @@
 """What operators can do, against a whole controller in one process."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,11 +9,9 @@ from eplb_service.domain.errors import (
     DeploymentBusy,
     DeploymentHalted,
     InsufficientSamples,
-    InvalidMapFile,
     InvalidReport,
     InvalidRequest,
     InvalidSettings,
-    MisfitPlacement,
     NotReady,
     PlannerFailed,
     PlanOvertaken,
@@ -27,7 +23,7 @@ from eplb_service.domain.errors import (
 )
 from eplb_service.protocol.rank_state import RaiseHalt
 from eplb_service.store.memory import MemoryStore
-from tests.controller.group import FLAT, SWAPPED
+from tests.controller.group import FLAT
 from tests.controller.office import Office, act, office
 
 SKEWED = np.array([[400, 100, 50, 50]], dtype=np.int64)
@@ -204,42 +200,6 @@ async def test_a_halt_is_resumed_by_its_number_after_an_audit() -> None:
         await o.settle(3)
         (view,) = await o.controller.operators.status("")
         assert not view.operation.halt.is_active
-
-
-async def test_export_and_import_round_trip() -> None:
-    async with office() as o:
-        await ready(o)
-        text = await o.controller.operators.export("", 0)
-        same = await o.controller.acts.import_map(act(), text, reshape=False)
-        assert isinstance(same, NothingView)
-        document = json.loads(text)
-        document["layer_list"][0]["device_list"][0]["device_expert"] = [2, 1]
-        document["layer_list"][0]["device_list"][1]["device_expert"] = [0, 3]
-        found = await o.controller.acts.import_map(act(), json.dumps(document), reshape=False)
-        assert isinstance(found, PlanView)
-        await o.settle()
-        assert all(r.placement.digest() == SWAPPED.digest() for r in o.ranks)
-        with pytest.raises(InvalidMapFile):
-            await o.controller.acts.import_map(act(), text[:-10], reshape=False)
-
-
-async def test_a_map_of_another_rank_count_needs_reshape() -> None:
-    async with office() as o:
-        await ready(o)
-        layer = {
-            "layer_id": 0,
-            "device_count": 4,
-            "device_list": [
-                {"device_id": r, "device_expert": [e]} for r, e in enumerate([2, 1, 0, 3])
-            ],
-        }
-        text = json.dumps({"moe_layer_count": 1, "layer_list": [layer]})
-        with pytest.raises(MisfitPlacement, match="ranks 4, expected 2"):
-            await o.controller.acts.import_map(act(), text, reshape=False)
-        found = await o.controller.acts.import_map(act(), text, reshape=True)
-        assert isinstance(found, PlanView)
-        await o.settle()
-        assert all(r.placement.digest() == SWAPPED.digest() for r in o.ranks)
 
 
 async def test_a_policy_that_fails_is_a_failed_plan_and_nothing_else() -> None:

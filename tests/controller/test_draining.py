@@ -40,6 +40,9 @@ async def test_a_drained_rank_is_emptied_and_what_only_it_held_is_copied_first()
         view = await o.controller.acts.drain(act(), 1)
         assert isinstance(view, PlanView)
         assert "drain of rank 1" in view.plan.reason
+        assert "copied to another rank first, as none holds them: expert 3 of layer 0" in (
+            view.plan.reason
+        )
         await o.settle()
         assert held_by(o, 1) == [EMPTY, EMPTY]
         assert sorted({*held_by(o, 0), *held_by(o, 2)}) == [0, 1, 2, 3]

@@ -23,10 +23,19 @@ def test_f42_a_long_list_of_experts_is_cut_short() -> None:
     assert degraded(placed, (0,)).endswith("7 of layer 0 and 12 more")
 
 
+async def test_status_tells_of_nobody_while_all_are_there() -> None:
+    async with office() as o:
+        await ready(o)
+        [view] = await o.controller.operators.status("")
+        assert not view.operation.degraded
+
+
 async def test_a_rank_whose_stream_ends_is_told_of_in_the_history() -> None:
     async with office() as o:
         await ready(o)
         await o.links[1].closed()
+        [view] = await o.controller.operators.status("")
+        assert view.operation.degraded.startswith("degraded: rank 1 is away, and no other rank")
         for _ in range(LOOKS):
             await asyncio.sleep(LOOK_S)
             told = (await o.controller.operators.history("", 10)).entries

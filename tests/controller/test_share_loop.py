@@ -5,6 +5,7 @@ import asyncio
 import numpy as np
 import pytest
 
+from eplb_service.controller.desk import MapRequest
 from eplb_service.controller.drawing import Draw, task_of
 from eplb_service.controller.planning import Pricing, ToPlacement
 from eplb_service.domain.ids import CountArray, IntArray
@@ -268,7 +269,7 @@ async def test_after_a_cutover_heat_from_before_it_brings_shares_at_once() -> No
         floor.serve(SKEWED)
         await turn(desk)
         (deployment,) = desk.controller.registry.all()
-        await desk.controller.acts.import_map(act("r1"), format_map(after, (1,)), reshape=False)
+        await desk.controller.acts.import_map(act("r1"), MapRequest(format_map(after, (1,))))
         await desk.settle(16)
         assert {rank.state.served.epoch for rank in desk.ranks} == {1}
         assert all(not rank.tables for rank in desk.ranks)

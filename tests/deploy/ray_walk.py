@@ -98,7 +98,9 @@ async def main() -> None:
         walk = Walk(folder, words, running)
         keeper = walk.keeper(1)
         keeper.await_endpoint(WITHIN_S)
-        walk.seen["at first"] = await generation(walk.address())
+        first = walk.address()
+        walk.seen["niceness"] = os.getpriority(os.PRIO_PROCESS, first[2])
+        walk.seen["at first"] = await generation(first)
         for name, fault in (
             ("after a kill", killed),
             ("after a lost node", node_lost),

@@ -12,6 +12,7 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.deploy.helm import containers, named, render
+from tests.deploy.trees import Json
 
 pytestmark = [
     pytest.mark.cluster,
@@ -24,18 +25,26 @@ pytestmark = [
 WALK_S = 560.0
 
 
+def ray_environment(cluster: Json) -> dict[str, str]:
+    """What the chart has Ray's nodes run with, head and workers alike."""
+    told = [entry for one in containers([cluster]) for entry in one["env"]]
+    return {e["name"]: e["value"] for e in told if e["name"].startswith(("RAY_", "GRPC_"))}
+
+
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Mapping[str, object]]:
     """What the walk saw; its folder is short, since Ray puts sockets into it."""
-    (keeper,) = containers([named(render({}), "Deployment", "eplb-keeper")])
+    rendered = render({})
+    (keeper,) = containers([named(rendered, "Deployment", "eplb-keeper")])
     program, *words = keeper["command"]
     assert program == "eplb-service"
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("EPLB_", "RAY_"))}
     with tempfile.TemporaryDirectory(prefix="eplb-", ignore_cleanup_errors=True) as folder:
         walk = [sys.executable, "-m", "tests.deploy.ray_walk", folder, *map(str, words)]
         done = subprocess.run(
             [str(ROOT / "deploy" / "lo-only"), *walk],
             cwd=ROOT,
-            env={k: v for k, v in os.environ.items() if not k.startswith(("EPLB_", "RAY_"))},
+            env={**own, **ray_environment(named(rendered, "RayCluster", "eplb"))},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -61,3 +70,4 @@ def test_every_misfortune_brings_the_next_generation(seen: Mapping[str, object])
     ]
     assert told == [1, 2, 3, 4], "each fences the one before"
     assert seen["keeper lives"] is True
+    assert seen["niceness"] == 0, "on a busy node it must not wait for everybody else"

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from tests.system.controller import ControllerProcess, Operator
+import grpc
+
+from tests.system.controller import ControllerProcess, Operator, is_refused_by_a_standby
 from tests.system.group import Group
 from tests.system.rank import NUM_RANKS, PACE
 from tests.system.world import HELD_RANK
@@ -49,7 +51,6 @@ class House:
         generation = self._hold_wave()
         began_s = monotonic()
         os.kill(former.pid, signal.SIGKILL if is_killed else signal.SIGSTOP)
-        follower.await_lead()
         operator = Operator(follower.port)
         try:
             self._serve_until(lambda: is_led(operator, generation + 1), "the other one leads")
@@ -103,8 +104,17 @@ class House:
 
 
 def is_led(operator: Operator, generation: int) -> bool:
-    """Whether a controller of this generation leads, with every rank connected to it."""
-    status = operator.status()
+    """Whether a controller of this generation leads, with every rank connected to it.
+
+    One that stands by has no status to tell, and has not taken over yet; whatever else goes wrong
+    is raised.
+    """
+    try:
+        status = operator.status()
+    except grpc.RpcError as refused:
+        if is_refused_by_a_standby(refused):
+            return False
+        raise
     return (
         status.generation == generation
         and len(status.ranks) == NUM_RANKS

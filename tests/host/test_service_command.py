@@ -3,6 +3,7 @@
 # Ray's own annotations are incomplete.
 # pyright: reportUnknownMemberType=false
 
+import os
 import signal
 import socket
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.host.processes import (
     descendants,
     free_port,
     is_alive,
+    named,
     service,
     write_config,
 )
@@ -104,7 +106,8 @@ def test_up_starts_a_local_ray_and_takes_all_of_it_down(
         endpoint = up.await_endpoint()
         assert health(endpoint) == "SERVING"
         family = descendants(up.process.pid)
-        assert family
+        (actor,) = (pid for pid in family if "ControllerActor" in named(pid))
+        assert os.getpriority(os.PRIO_PROCESS, actor) == 0, "on a busy machine it would starve"
         up.process.send_signal(number)
         assert up.await_end() == 0
         await_so(lambda: not any(map(is_alive, family)), within_s=30.0, what="all of Ray is down")

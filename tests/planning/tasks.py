@@ -4,17 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from eplb_service.controller.planning import (
-    ByPolicy,
-    Goal,
-    PlanningInput,
-    ToPlacement,
-)
+from eplb_service.controller.planning import ByPolicy, Goal, PlanningInput, ToPlacement
 from eplb_service.controller.pricing import Timing
 from eplb_service.domain.heat import Heat
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement, placement_from_ranks
-from eplb_service.domain.plan import Origin
+from eplb_service.domain.plan import Cause, Origin
 from eplb_service.domain.shares import Ownership
 from eplb_service.domain.waves import WaveLimits
 
@@ -44,6 +39,8 @@ def task_of(
     layers: tuple[int, ...] = (),
     staging: int = 8,
     ownership: Ownership = Ownership.REPLICATED,
+    nodes: tuple[str, ...] = (),
+    num_groups: int = 1,
 ) -> PlanningInput:
     """Ask for a plan; replicas share evenly unless tokens are said to be the ranks' own."""
     num_ranks = current.layout.num_ranks
@@ -56,8 +53,8 @@ def task_of(
         sources=np.ones(num_ranks),
         goal=by_policy(goal) if isinstance(goal, str) else goal,
         layers=layers,
-        limits=WaveLimits((staging,) * num_ranks, 10**9, 44 * 2**20, ownership),
+        num_groups=num_groups,
+        limits=WaveLimits((staging,) * num_ranks, 10**9, 44 * 2**20, ownership, nodes=nodes),
         timing=Timing(step_s=0.040, expert_s=0.012, stall_s=0.9),
-        origin=Origin.OPERATOR,
-        reason="test",
+        cause=Cause(Origin.OPERATOR, "test"),
     )

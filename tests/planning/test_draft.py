@@ -236,3 +236,13 @@ def test_heat_of_another_shape_is_refused_with_both() -> None:
     current = layers_of([[0, 1], [2, 3]], num_experts=4)
     with pytest.raises(PlannerFailed, match=r"shape \[2, 4\], expected \[1, 4\]"):
         draft(task_of(current, [[1, 1, 1, 1]] * 2))
+
+
+def test_groups_of_the_model_stay_on_one_node_each() -> None:
+    current = layers_of([[0, 1], [2, 3], [4, 5], [6, 7]], num_experts=8)
+    heat = [[50, 40, 45, 44, 3, 1, 2, 1]]
+    nodes = ("a", "a", "b", "b")
+    task = task_of(current, heat, "hierarchical", nodes=nodes, num_groups=4)
+    after = end_of(drawn(draft(task))).phy2log.reshape(2, 2, 2)
+    groups = [sorted({int(expert) // 2 for expert in node.flat}) for node in after]
+    assert sorted(groups) == [[0, 3], [1, 2]]

@@ -137,3 +137,16 @@ def test_without_replicas_every_rank_is_alone() -> None:
     placement = placement_from_ranks([[[0], [1], [2]]], num_experts=3)
     assert num_components(placement).tolist() == [3]
     assert exact_split(np.array([[1.0, 2.0, 3.0]]), placement).tolist() == [[1, 1, 1]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(given_=layers_with_heat())
+def test_slack_costs_the_peak_no_more_than_it_says(
+    given_: tuple[Placement, np.ndarray[tuple[int, int]]],
+) -> None:
+    placement, heat = given_
+    least = split_imbalance(heat, placement, exact_split(heat, placement))
+    with_slack = split_imbalance(heat, placement, exact_split(heat, placement, slack=0.01))
+    loaded = ~np.isnan(least)
+    assert (with_slack[loaded] <= least[loaded] * 1.01 * (1 + 1e-9)).all()
+    assert (with_slack[loaded] >= least[loaded] * (1 - 1e-9)).all()

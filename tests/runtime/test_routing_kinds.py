@@ -26,6 +26,7 @@ from moe_runtime.routing.kinds import (
     Routing,
     Uncorrected,
     ZeroExpertRouting,
+    groups_of,
 )
 from moe_runtime.routing.router import GatingPath, RouterInput, bind
 from tests.runtime.routings import HASHED, KINDS, TABLE, VOCABULARY, Kind, choose, sigmoid_top_k
@@ -236,3 +237,10 @@ def test_more_experts_than_there_are_cannot_be_chosen(top_k: int) -> None:
 def test_a_table_of_no_tokens_is_refused() -> None:
     with pytest.raises(ImpossibleRouting, match="routes no token"):
         replace(HASHED, vocabulary=0)
+
+
+def test_groups_count_for_placement_only_where_a_token_may_not_use_all() -> None:
+    limited = SelectorSettings(num_experts=8, top_k=1, scoring=SIGMOID, num_groups=4, kept_groups=2)
+    assert groups_of(limited) == groups_of(OnInputRouting(limited)) == 4
+    assert groups_of(replace(limited, kept_groups=4)) == 1
+    assert groups_of(KINDS["hashed"].routing) == 1

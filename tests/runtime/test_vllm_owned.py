@@ -52,7 +52,7 @@ def owned(peers: Peers, *, num_slots: int, ranks: Ranks | None = None) -> OwnedM
     w13, w2 = values.repeat(2, 1).t()[:, :, None].clone(), values[:, None, None].clone()
     selector = SelectorSettings(num_experts=NUM_EXPERTS, top_k=TOP_K, scoring=Scoring.SOFTMAX)
     reading = Reading(selector, Uncorrected(), SwiGLU())
-    facts = StackFacts(("model.layers.0.mlp.experts",), NUM_EXPERTS, TOP_K)
+    facts = StackFacts(("model.layers.0.mlp.experts",), NUM_EXPERTS, TOP_K, 1)
     bound = bind_stack(
         Loaded(facts, [DenseWeights(w13, w2)], [reading], [Silent()]),
         ranks or Ranks(peers, Alone(), is_replicated=False),

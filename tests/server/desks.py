@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eplb_service.controller.desk import ActRequest, PlanRequest
+from eplb_service.controller.desk import ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.ports import Outbox
 from eplb_service.controller.views import (
     HeatView,
@@ -226,8 +226,6 @@ class Operators:
         self._note("set_config", act, dict(values))
         return values
 
-    async def import_map(
-        self, act: ActRequest, text: str, *, reshape: bool
-    ) -> PlanView | NothingView:
-        self._note("import_map", act, text, reshape)
+    async def import_map(self, act: ActRequest, request: MapRequest) -> PlanView | NothingView:
+        self._note("import_map", act, request)
         return self.answer

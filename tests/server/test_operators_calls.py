@@ -10,7 +10,7 @@ from eplb.v1 import admin_pb2 as pb
 from eplb.v1 import admin_pb2_grpc
 from google.protobuf.message import Message
 
-from eplb_service.controller.desk import ActRequest, PlanRequest
+from eplb_service.controller.desk import ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.views import NothingView
 from eplb_service.domain.errors import EplbError, InvalidPlacement, PlanOvertaken, UnknownPlan
 from eplb_service.domain.plan import Answer, Origin
@@ -82,7 +82,12 @@ VERBS: list[tuple[str, Message, tuple[object, ...]]] = [
     (
         "Import",
         pb.ImportRequest(act=ACT_PB, text="{}", reshape=True),
-        ("import_map", ACT, "{}", True),
+        ("import_map", ACT, MapRequest("{}", may_reshape=True)),
+    ),
+    (
+        "Import",
+        pb.ImportRequest(act=ACT_PB, text="{}", dry_run=True),
+        ("import_map", ACT, MapRequest("{}", is_dry_run=True)),
     ),
 ]
 IDS = [verb for verb, _, _ in VERBS]

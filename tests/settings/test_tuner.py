@@ -52,5 +52,5 @@ def test_null_takes_an_override_back(tuner: Tuner) -> None:
 def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
     sections = {name.partition(".")[0] for name in tuner.shown("{}")}
     assert sections == {"budget", "gates", "planning", "shares"}
-    num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 6
+    num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 7
     assert len(tuner.shown("{}")) == num_listed

@@ -13,6 +13,8 @@ from uuid import uuid4
 import grpc
 from eplb.v1 import admin_pb2, admin_pb2_grpc
 
+from eplb_service.domain.errors import NotLeader
+from eplb_service.server.status import CODE_KEY
 from tests.host.processes import await_so, descendants, free_port, is_alive
 from tests.system.rank import AGREE_EVERY
 
@@ -32,6 +34,7 @@ class ControllerProcess:
 
     store      its file; None: one in `folder`
     leading    settings of who leads; None: the defaults
+    more       further sections of settings
     """
 
     def __init__(
@@ -41,12 +44,14 @@ class ControllerProcess:
         *,
         store: Path | None = None,
         leading: Mapping[str, bool | float] | None = None,
+        port: int | None = None,
+        more: Mapping[str, object] | None = None,
     ) -> None:
-        self.port = free_port()
+        self.port = port or free_port()
         self.store = store or folder / "eplb.db"
         self._verb = verb
         self._config = folder / "settings.json"
-        told = settings(self.port, self.store) | {"leading": dict(leading or {})}
+        told = settings(self.port, self.store) | {"leading": dict(leading or {})} | dict(more or {})
         self._config.write_text(json.dumps(told))
         self._log = folder / "controller.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -114,7 +119,7 @@ class ControllerProcess:
             raise
 
 
-def settings(port: int, store: Path) -> dict[str, dict[str, str | float | bool]]:
+def settings(port: int, store: Path) -> dict[str, object]:
     """Settings for plans that are only drawn when a test asks for one."""
     return {
         "server": {"port": port, "metrics_port": 0},
@@ -177,3 +182,10 @@ class Operator:
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
+
+
+def is_refused_by_a_standby(error: grpc.RpcError) -> bool:
+    """Whether a controller answered that it does not lead: not yet, or not any more."""
+    assert isinstance(error, grpc.Call)
+    told = [entry.value for entry in error.trailing_metadata() or () if entry.key == CODE_KEY]
+    return told == [NotLeader.code]

@@ -4,7 +4,12 @@ from collections.abc import Callable
 from threading import Event
 from typing import ClassVar
 
+from eplb.v1 import agent_pb2
+
 from eplb_service.protocol.messages import Arm, Down, Up
+from eplb_service.wire.down import decode_down, encode_down
+from eplb_service.wire.up import decode_up, encode_up
+from tests.wire.older import through
 from worker_agent.adapters.mover import TorchMover
 from worker_agent.ports.channel import ChannelPort, Stream
 from worker_agent.ports.weights import WeightsEvent
@@ -78,6 +83,35 @@ class _FaultyStream:
         while isinstance(word, Arm) and self._faults.loses_arms:
             word = self._stream.receive()
         return word
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class OlderChannel:
+    """A street whose words pass through messages of the release before, both ways."""
+
+    def __init__(self, channel: ChannelPort) -> None:
+        self._channel = channel
+
+    def open(self, ring: Callable[[], None]) -> Stream:
+        return _OlderStream(self._channel.open(ring))
+
+
+class _OlderStream:
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    def send(self, word: Up) -> bool:
+        message = agent_pb2.UpMessage.FromString(through("UpMessage", encode_up(word)))
+        return self._stream.send(decode_up(message))
+
+    def receive(self) -> Down | None:
+        word = self._stream.receive()
+        if word is None:
+            return None
+        message = agent_pb2.DownMessage.FromString(through("DownMessage", encode_down(word)))
+        return decode_down(message)
 
     def close(self) -> None:
         self._stream.close()

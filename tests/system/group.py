@@ -1,7 +1,7 @@
 """The rank processes, as a test holds them: each is ended by its own pid, always."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
@@ -47,9 +47,18 @@ class _Pipe(Protocol):
 
 
 class Group:
-    """All ranks of a group of one incarnation. Use `end` or `kill` at its end, whatever happens."""
+    """All ranks of a group of one incarnation. Use `end` or `kill` at its end, whatever happens.
 
-    def __init__(self, endpoints: Sequence[str], pace: PaceSettings = PACE) -> None:
+    older    ranks whose messages are those of the release before
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        pace: PaceSettings = PACE,
+        *,
+        older: Collection[int] = (),
+    ) -> None:
         context = get_context("forkserver")
         context.set_forkserver_preload(["tests.system.rank"])
         self.seen: list[list[StepSeen]] = [[] for _ in range(NUM_RANKS)]
@@ -63,7 +72,9 @@ class Group:
         try:
             for rank in range(NUM_RANKS):
                 ours, theirs = context.Pipe()
-                place = Place(rank, endpoints[rank], Path(self._folder.name) / "rendezvous", pace)
+                rendezvous = Path(self._folder.name) / "rendezvous"
+                is_older = rank in older
+                place = Place(rank, endpoints[rank], rendezvous, pace, is_older=is_older)
                 process = context.Process(target=run, args=(place, theirs), daemon=True)
                 self._pipes.append(ours)
                 process.start()

@@ -35,7 +35,7 @@ from moe_runtime.runtime import (
     SwiGLU,
     SyntheticModel,
 )
-from tests.system.faults import Faults, FaultyChannel, FaultyMover
+from tests.system.faults import Faults, FaultyChannel, FaultyMover, OlderChannel
 from tests.system.words import (
     Command,
     Counted,
@@ -87,6 +87,8 @@ class Place:
     rendezvous: Path
     """A file that does not exist yet; the ranks find each other by it."""
     pace: PaceSettings
+    is_older: bool = False
+    """Whether its messages are those of the release before."""
 
 
 def run(place: Place, supervisor: Connection) -> None:
@@ -249,5 +251,6 @@ def _attach(runtime: MoeRuntime, place: Place, faults: Faults) -> StepHook:
     keepalive = Keepalive(
         every_s=settings.pace.keepalive_s, timeout_s=settings.pace.keepalive_timeout_s
     )
-    channel = FaultyChannel(GrpcChannel(place.endpoint, keepalive), faults)
+    street = GrpcChannel(place.endpoint, keepalive)
+    channel = FaultyChannel(OlderChannel(street) if place.is_older else street, faults)
     return attach_over(runtime, channel, settings=settings, mover=FaultyMover.with_faults(faults))

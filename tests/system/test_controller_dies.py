@@ -1,10 +1,13 @@
 """Kill -9 of the controller, or of the ranks, in the middle of staging."""
 
+import os
+import signal
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from eplb_service.controller.leaving import REASON
 from tests.host.processes import descendants, is_alive, named
 from tests.system.world import HELD_RANK, World, require_no_step_waited
 
@@ -80,3 +83,31 @@ def test_all_of_ray_is_killed_and_comes_back(tmp_path: Path) -> None:
         die_and_come_back(world)
         assert not any(map(is_alive, family))
         assert world.controller.end() == 0
+
+
+def test_a_controller_that_is_told_to_end_withdraws_the_wave_that_cannot_finish(
+    held: World,
+) -> None:
+    ranks, epoch = held.ranks, held.ranks.epoch
+    os.kill(held.controller.pid, signal.SIGTERM)
+    ranks.serve_until(lambda: not is_alive(held.controller.pid), within_steps=8000, what="its end")
+    assert held.controller.end() == 0
+    ranks.hold_rounds(HELD_RANK, is_on=False)
+    held.controller.start()
+    held.calm_down()
+    assert ranks.epoch == epoch
+    assert f"aborted: {REASON}" in " ".join(held.operator.history("wave"))
+    held.settle_another()
+    ranks.require_right()
+
+
+def test_a_controller_that_is_told_to_end_finishes_the_wave_that_can(held: World) -> None:
+    ranks, epoch = held.ranks, held.ranks.epoch
+    os.kill(held.controller.pid, signal.SIGTERM)
+    ranks.hold_rounds(HELD_RANK, is_on=False)
+    ranks.serve_until(lambda: not is_alive(held.controller.pid), within_steps=8000, what="its end")
+    assert held.controller.end() == 0
+    assert ranks.epoch == epoch + 1, "the wave was not finished"
+    held.controller.start()
+    held.settle_another()
+    ranks.require_right()

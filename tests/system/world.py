@@ -1,6 +1,6 @@
 """A controller, a street and a rank group, in real processes."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -40,9 +40,10 @@ class World:
             self.close()
             raise
 
-    def start_ranks(self) -> Group:
-        """Start a new group; it takes the place of one that has ended."""
-        self.ranks = self.group = Group([proxy.endpoint for proxy in self.proxies])
+    def start_ranks(self, *, older: Collection[int] = ()) -> Group:
+        """Start a new group, some ranks a release older; it takes the place of one that ended."""
+        endpoints = [proxy.endpoint for proxy in self.proxies]
+        self.ranks = self.group = Group(endpoints, older=older)
         return self.ranks
 
     def lead_to(self, controller: ControllerProcess) -> None:

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import pytest
 from eplb.v1 import admin_pb2, agent_pb2, types_pb2
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
@@ -19,21 +18,9 @@ from eplb_service.protocol import messages as m
 from eplb_service.wire.down import decode_down, encode_down
 from eplb_service.wire.up import decode_up, encode_up
 from tests.wire import words
+from tests.wire.older import OLDER, through
 from tests.wire.plain import plain
 
-BASELINE = Path(__file__).parents[2] / "proto" / "baseline.binpb"
-
-
-def _older() -> dict[str, type[Message]]:
-    """Message classes of the older release, by full name."""
-    files = descriptor_pb2.FileDescriptorSet.FromString(BASELINE.read_bytes())
-    pool = descriptor_pool.DescriptorPool()
-    for file in files.file:
-        pool.Add(file)
-    return message_factory.GetMessageClassesForFiles([file.name for file in files.file], pool)
-
-
-OLDER = _older()
 NEWER: dict[str, type[Message]] = {
     descriptor.full_name: message_factory.GetMessageClass(descriptor)
     for file in (agent_pb2, admin_pb2, types_pb2)
@@ -123,13 +110,6 @@ def known(told: dict[str, object], older: Descriptor) -> dict[str, object]:
         else:
             kept[name] = known(cast("dict[str, object]", value), inner)
     return kept
-
-
-def through(name: str, message: Message) -> bytes:
-    """Let the older release read a message and say what it understood."""
-    read = OLDER[f"eplb.v1.{name}"].FromString(message.SerializeToString())
-    read.DiscardUnknownFields()
-    return read.SerializeToString()
 
 
 @given(words.words | words.reports())

@@ -203,7 +203,7 @@ def a_hello(*, rank: int = 0, model: str = "m", incarnation: int = 1) -> m.Hello
     counting = Counting(CountMeaning.RECEIVED)
     return m.Hello(
         DeploymentIdentity(model, "i", "serve", 0, "g", "float32"),
-        ModelShape((3, 4), 3, 0, 2, 1_000),
+        ModelShape((3, 4), 3, 0, 2, 1_000, num_groups=3),
         RankProfile(rank, 2, "node-a", "", "test", counting, Ownership.OWN, 2, 8, sets_shares=True),
         Incarnation(incarnation),
         placement,

@@ -5,6 +5,7 @@ its own in this process, and grpc.aio serves several loops badly.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ MAX_WAITING = 64
 """Words under way in each direction; beyond it the sender is told to wait."""
 CODE_KEY = "eplb-code"
 """Trailing metadata in which the controller names a failure."""
+ENDPOINT_KEY = "eplb-endpoint"
+"""Trailing metadata in which a controller names the one that has the deployment."""
 AUTHORIZATION = "authorization"
 
 
@@ -45,12 +48,17 @@ class GrpcChannel:
 
     endpoint    host:port, or several with commas between them: each stream goes to the next one
                 in turn, since only a new stream tells which controller leads
+
+    A controller that does not have this deployment names the one that has it: the next streams
+    go there, once each; then it is asked again.
     """
 
     def __init__(self, endpoint: str, keepalive: Keepalive, trust: Trust | None = None) -> None:
         """Open nothing yet; raises InvalidSettings where the trust does not fit the endpoint."""
         endpoints = [part.strip() for part in endpoint.split(",")]
         self._endpoints = cycle(endpoints)
+        self._named = deque[str]()
+        """Endpoints that the last controller to say so named, not asked yet."""
         self._trust = trust or Trust()
         for one in endpoints:
             self._trust.require_fit(one)
@@ -72,14 +80,23 @@ class GrpcChannel:
 
         Raises StreamLost where a file of keys cannot be read just now.
         """
-        endpoint = next(self._endpoints)
+        endpoint = self._next()
         try:
+            self._trust.require_fit(endpoint)
             token = self._trust.token()
             channel = self._trust.channel(endpoint, self._options)
         except InvalidSettings as wrong:
             raise StreamLost(endpoint=endpoint, cause=str(wrong)) from wrong
         metadata = ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
-        return GrpcStream(endpoint, channel, ring, metadata)
+        return GrpcStream(endpoint, channel, ring, metadata, self._follow)
+
+    def _next(self) -> str:
+        named = self._named
+        return named.popleft() if named else next(self._endpoints)
+
+    def _follow(self, endpoint: str) -> None:
+        log.info("deployment is elsewhere", extra={"endpoint": endpoint})
+        self._named = deque(part.strip() for part in endpoint.split(","))
 
 
 class GrpcStream:
@@ -91,10 +108,12 @@ class GrpcStream:
         channel: grpc.Channel,
         ring: Callable[[], None],
         metadata: tuple[tuple[str, str], ...] = (),
+        follow: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._endpoint = endpoint
         self._channel = channel
         self._ring = ring
+        self._follow = follow
         self._outgoing: Queue[agent_pb2.UpMessage | None] = Queue(MAX_WAITING)
         self._incoming: SimpleQueue[agent_pb2.DownMessage] = SimpleQueue()
         self._room = Semaphore(MAX_WAITING)
@@ -158,6 +177,8 @@ class GrpcStream:
                 self._ring()
             self._end = self._end or "the controller ended it"
         except grpc.RpcError as error:
+            for endpoint in _told(error, ENDPOINT_KEY):
+                self._follow(endpoint)
             self._end = self._end or _cause(error)
         finally:  # a reader that is gone without a word would be waited for until the end
             self._end = self._end or "its reader failed"
@@ -168,7 +189,11 @@ def _cause(error: grpc.RpcError) -> str:
     """Return status, failure code and text of the controller, as far as they came."""
     if not isinstance(error, grpc.Call):
         return str(error)
-    told = [entry for entry in error.trailing_metadata() or () if entry.key == CODE_KEY]
-    return " ".join(
-        [error.code().name, *(str(entry.value) for entry in told), str(error.details())]
-    )
+    return " ".join([error.code().name, *_told(error, CODE_KEY), str(error.details())])
+
+
+def _told(error: grpc.RpcError, key: str) -> list[str]:
+    """Return what the controller put beside its refusal under one key."""
+    if not isinstance(error, grpc.Call):
+        return []
+    return [str(entry.value) for entry in error.trailing_metadata() or () if entry.key == key]

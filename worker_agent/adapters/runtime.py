@@ -18,7 +18,7 @@ from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement
 from eplb_service.domain.shares import Ownership
 from eplb_service.domain.wave import LAYER, TARGET, Order, received_by
-from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, digest
+from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, digest, groups_of
 from moe_runtime.runtime import SlotLayout as RuntimeLayout
 from worker_agent.adapters.chunked_mover import DeviceLink
 from worker_agent.adapters.memory import DigestBook, Maps
@@ -209,10 +209,8 @@ class Seat:
     """One rank of an engine, as an agent is attached to it."""
 
     runtime: Served
-    num_layers: int
-    num_experts: int
-    top_k: int
-    bytes_per_expert: int
+    shape: ModelShape
+    """Its layers are numbered from 0; the deployment may name the model's own numbers."""
     engine: Callable[[DigestBook, int], SlotsEngine]
     """Makes the engine, from a book and the rank's number."""
     adapter: str = "moe_runtime"
@@ -229,10 +227,14 @@ def seat_of(runtime: MoeRuntime) -> Seat:
     expert = runtime.expert(0, 0).named()
     return Seat(
         runtime,
-        num_layers=shape.num_layers,
-        num_experts=shape.num_experts,
-        top_k=shape.selector.top_k,
-        bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
+        ModelShape(
+            layers=tuple(range(shape.num_layers)),
+            num_experts=shape.num_experts,
+            num_shared=0,
+            top_k=shape.selector.top_k,
+            bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
+            num_groups=groups_of(shape.selector),
+        ),
         engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
     )
 
@@ -248,15 +250,5 @@ def link_of(seat: Seat) -> DeviceLink | None:
 
 def served_by(seat: Seat, phy2log: IntArray) -> Placement:
     """Return the placement of a seat whose group holds `phy2log`: [L, P]."""
-    return Placement(phy2log, seat.num_experts, SlotLayout(seat.runtime.layout.slots_per_rank))
-
-
-def shape_of(seat: Seat, *, model_layers: tuple[int, ...]) -> ModelShape:
-    """Return what the seat's model is, as its deployment tells it."""
-    return ModelShape(
-        layers=model_layers,
-        num_experts=seat.num_experts,
-        num_shared=0,
-        top_k=seat.top_k,
-        bytes_per_expert=seat.bytes_per_expert,
-    )
+    layout = SlotLayout(seat.runtime.layout.slots_per_rank)
+    return Placement(phy2log, seat.shape.num_experts, layout)

@@ -2,24 +2,18 @@
 
    One layer is P slots on N ranks, numbered rank by rank, and E experts. Loads are in mean loads
    of a rank. Tokens of an expert lie on its replicas; all slots of one expert form a ring. Load
-   moves from rank to rank along a chain of replicated experts. A limit can be kept exactly when no
-   rank above it is left from which a chain leads to one below it (maximum flow, minimum cut); if
-   some are left, the ranks that they reach hold what only they hold, so that no split goes below
-   the mean of those ranks.
+   moves from rank to rank along a chain of replicated experts; how the best split is found is told
+   in split.c.
 
    No function keeps anything between calls, none allocates: work space comes from the caller.
    Sums run in slot order and nothing is reassociated, so results are the same on every machine
    that computes in IEEE doubles. Ties go to the lower number. */
 
-#include <stdint.h>
+#include "split.h"
+
 #include <string.h>
 
-typedef int64_t num;
-
-#define TINY 1e-11        /* tokens that are none */
 #define TOLERATED 1e-9    /* load above a limit that is none */
-#define NUM_SWEEPS 1      /* that level what lies below the peak */
-#define MOST_LIMITS 100
 #define NUM_TRIED 64      /* changes of one layer that are measured for one step */
 #define NUM_OTHERS 8      /* measured after one move that is enough: it may cost the even split */
 #define MOST_TRIED 96     /* the same where none of the first wins */
@@ -39,13 +33,12 @@ typedef struct {
     double *tokens, *load;          /* [P], [N] */
     num *queue, *source, *target;   /* [N] ranks to look at; slots by which each was reached */
     num *seen;                      /* [N] ranks that the last search reached */
-    double *rest;                   /* [E] tokens not laid yet */
-    num *open, *degree, *done;      /* [E], [N], [P] of lay_from_leaves */
     num *parent;                    /* [N] sets of ranks */
     double *kept_tokens, *kept_load;/* [P], [N] */
     double *over, *room;            /* [N] by region: load above the limit, load lacking to it */
     num *region;                    /* [N] */
     num *first, *replicas;          /* [N + 1], [P + 1] slots with other replicas, by rank */
+    SplitRoom split;
 } Layer;
 
 typedef struct {
@@ -60,15 +53,14 @@ typedef struct {
 static Layer layer_in(num slots, num ranks, num experts, const num *begin, num *ints, double *reals) {
     Layer a;
     a.slots = slots, a.ranks = ranks, a.experts = experts, a.begin = begin, a.heat = 0;
-    a.row = ints, a.host = a.row + slots, a.after = a.host + slots, a.done = a.after + slots;
-    a.queue = a.done + slots, a.source = a.queue + ranks, a.target = a.source + ranks;
-    a.seen = a.target + ranks, a.degree = a.seen + ranks, a.parent = a.degree + ranks;
-    a.region = a.parent + ranks;
+    a.row = ints, a.host = a.row + slots, a.after = a.host + slots;
+    a.queue = a.after + slots, a.source = a.queue + ranks, a.target = a.source + ranks;
+    a.seen = a.target + ranks, a.parent = a.seen + ranks, a.region = a.parent + ranks;
     a.first = a.region + ranks, a.replicas = a.first + ranks + 1;
-    a.head = a.replicas + slots + 1, a.counts = a.head + experts, a.open = a.counts + experts;
+    a.head = a.replicas + slots + 1, a.counts = a.head + experts;
     a.tokens = reals, a.kept_tokens = a.tokens + slots, a.load = a.kept_tokens + slots;
     a.kept_load = a.load + ranks, a.over = a.kept_load + ranks, a.room = a.over + ranks;
-    a.rest = a.room + ranks;
+    a.split = (SplitRoom){slots, ranks, experts, begin, a.counts + experts, a.room + ranks};
     for (num rank = 0; rank < ranks; rank++)
         for (num slot = begin[rank]; slot < begin[rank + 1]; slot++) a.host[slot] = rank;
     return a;
@@ -126,88 +118,7 @@ static int join_sets(num *parent, num one, num other) {
     return 1;
 }
 
-/* --- the best split ------------------------------------------------------------------------ */
-
-static void lay(Layer *a, num slot, double tokens) {
-    num expert = a->row[slot], rank = a->host[slot];
-    a->tokens[slot] = tokens;
-    a->load[rank] += tokens;
-    a->rest[expert] -= tokens;
-    a->open[expert]--;
-    a->degree[rank]--;
-    a->done[slot] = 1;
-}
-
-/* Lay all tokens anew: a rank that one open expert joins takes of it what it lacks to the limit.
-   That is exact where the graph is a tree. Where it is not, a replica of a cycle takes an even part
-   of what its expert has left, which breaks the cycle, and so on: a good start. */
-static void lay_from_leaves(Layer *a, const double *base, double limit) {
-    num first = 0, last = 0, next = 0;
-    for (num r = 0; r < a->ranks; r++) a->load[r] = base ? base[r] : 0.0, a->degree[r] = 0;
-    for (num s = 0; s < a->slots; s++) {
-        a->done[s] = !is_replica(a, s);
-        if (!a->done[s]) a->degree[a->host[s]]++;
-        else if (a->row[s] >= 0) {
-            a->tokens[s] = a->heat[a->row[s]];
-            a->load[a->host[s]] += a->tokens[s];
-        }
-    }
-    for (num e = 0; e < a->experts; e++) a->rest[e] = a->heat[e], a->open[e] = a->counts[e];
-    for (num r = 0; r < a->ranks; r++)
-        if (a->degree[r] == 1) a->queue[last++] = r;
-    for (;;) {
-        num slot, expert;
-        double most;
-        if (first < last) {
-            num rank = a->queue[first++];
-            if (a->degree[rank] != 1) continue;
-            for (slot = a->begin[rank]; a->done[slot];) slot++;
-            expert = a->row[slot], most = a->rest[expert];
-        } else {
-            while (next < a->slots && a->done[next]) next++;
-            if (next == a->slots) break;
-            slot = next, expert = a->row[slot];
-            most = a->rest[expert] / (double)a->open[expert];
-        }
-        double lacking = limit - a->load[a->host[slot]];
-        if (lacking < 0.0) lacking = 0.0;
-        lay(a, slot, lacking < most ? lacking : most);
-        if (a->degree[a->host[slot]] == 1 && last < a->ranks) a->queue[last++] = a->host[slot];
-        if (a->open[expert] != 1) continue;
-        num other = a->after[slot];
-        while (a->done[other]) other = a->after[other];
-        lay(a, other, a->rest[expert]);
-        if (a->degree[a->host[other]] == 1 && last < a->ranks) a->queue[last++] = a->host[other];
-    }
-}
-
-/* Level each replicated expert over its ranks, one after another; no peak rises. */
-static void sweep(Layer *a) {
-    num *slots = a->queue;
-    for (num e = 0; e < a->experts; e++) {
-        if (a->counts[e] < 2 || a->heat[e] <= 0.0) continue;
-        num count = 0, used = 0, slot = a->head[e];
-        do {
-            double load = a->load[a->host[slot]] -= a->tokens[slot];
-            num at = count++;
-            for (; at > 0 && a->load[a->host[slots[at - 1]]] > load; at--) slots[at] = slots[at - 1];
-            slots[at] = slot;
-            slot = a->after[slot];
-        } while (slot != a->head[e]);
-        double below = a->heat[e];
-        for (; used < count; used++) {
-            double load = a->load[a->host[slots[used]]];
-            if (used > 0 && below / (double)used <= load) break;
-            below += load;
-        }
-        for (num at = 0; at < count; at++) {
-            num rank = a->host[slots[at]];
-            double tokens = at < used ? below / (double)used - a->load[rank] : 0.0;
-            a->tokens[slots[at]] = tokens > 0.0 ? tokens : 0.0;
-            a->load[rank] += a->tokens[slots[at]];
-        }
-    }
-}
+/* --- flow ---------------------------------------------------------------------------------- */
 
 static double push(Layer *a, num rank, double limit) {
     double amount = limit - a->load[rank];
@@ -286,50 +197,6 @@ static void find_regions(Layer *a, double limit) {
         if (off > 0.0) a->over[a->region[r]] += off;
         else a->room[a->region[r]] -= off;
     }
-}
-
-/* The highest mean of a region out of which nothing flows: no peak is below it. `room` [N] and
-   `over` [N] are overwritten. */
-static double fullest_mean(Layer *a) {
-    double most = 0.0;
-    for (num r = 0; r < a->ranks; r++) a->parent[r] = r, a->over[r] = a->room[r] = 0.0;
-    for (num s = 0; s < a->slots; s++) {
-        if (a->after[s] == s || a->tokens[s] <= TINY || !a->seen[a->host[s]]) continue;
-        for (num other = a->after[s]; other != s; other = a->after[other])
-            join_sets(a->parent, a->host[s], a->host[other]);
-    }
-    for (num r = 0; r < a->ranks; r++) {
-        num root = root_of(a->parent, r);
-        if (a->seen[r]) a->over[root] += a->load[r], a->room[root] += 1.0;
-    }
-    for (num r = 0; r < a->ranks; r++)
-        if (a->room[r] > 0.0 && a->over[r] / a->room[r] > most) most = a->over[r] / a->room[r];
-    return most;
-}
-
-/* Lay all tokens at the lowest peak there is, and return that peak. The limit rises from the mean
-   to the highest mean of a region that what is left reaches, until nothing is left: Newton's steps
-   on a quotient, none of them above the peak. A peak that is at most `enough` is not lowered
-   further. `base` [N] is load that stays, or null. */
-static double level(Layer *a, const double *base, double enough) {
-    double total = 0.0, peak = 0.0, used = 0.0;
-    for (num e = 0; e < a->experts; e++) total += a->heat[e];
-    for (num r = 0; r < a->ranks; r++) {
-        used += a->begin[r + 1] > a->begin[r];
-        if (base) total += base[r];
-    }
-    double limit = total / (used > 0.0 ? used : 1.0);
-    if (limit < enough) limit = enough;
-    lay_from_leaves(a, base, limit);
-    for (num n = 0; n < MOST_LIMITS; n++) {
-        if (drain(a, limit) <= TINY * (double)a->ranks) break;
-        double mean = fullest_mean(a);
-        if (mean <= limit * (1 + 1e-14)) break;
-        limit = mean;
-    }
-    for (num r = 0; r < a->ranks; r++)
-        if (a->load[r] > peak) peak = a->load[r];
-    return peak;
 }
 
 /* --- the replica graph ------------------------------------------------------------------------ */
@@ -701,36 +568,6 @@ static void pack_joined(Joined t, const double *heat, num experts, num *row, num
 
 /* --- all layers ---------------------------------------------------------------------------- */
 
-/* Tokens become the part of all that their expert has on its slots, which is not quite its heat; even
-   parts where it has none. What lies below the peak is leveled before. */
-static void to_shares(Layer *a) {
-    for (num n = 0; n < NUM_SWEEPS; n++) sweep(a);
-    for (num e = 0; e < a->experts; e++) a->rest[e] = 0.0;
-    for (num s = 0; s < a->slots; s++)
-        if (a->row[s] >= 0) a->rest[a->row[s]] += a->tokens[s];
-    for (num s = 0; s < a->slots; s++) {
-        num e = a->row[s];
-        if (e < 0) continue;
-        if (a->rest[e] > 0.0) a->tokens[s] /= a->rest[e];
-        else a->tokens[s] = 1.0 / (double)a->counts[e];
-    }
-}
-
-/* At the lowest peaks [L] that rows [L, P] allow, or what is at most *enough: the tokens [L, P] of
-   each slot, or the share that it takes of its expert, even where that has none. base [L, N] is
-   load that stays, or null. Work space as eplb_ints and eplb_reals say. */
-void eplb_best_split(num layers, num slots, num ranks, num experts, num is_shares, const num *rows,
-                const num *begin, const double *heat, const double *base, const double *enough,
-                double *tokens, double *peaks, num *ints, double *reals) {
-    Layer a = layer_in(slots, ranks, experts, begin, ints, reals);
-    for (num n = 0; n < layers; n++) {
-        hold(&a, rows + n * slots, heat + n * experts);
-        peaks[n] = level(&a, base ? base + n * ranks : 0, *enough);
-        if (is_shares) to_shares(&a);
-        memcpy(tokens + n * slots, a.tokens, (size_t)slots * sizeof(double));
-    }
-}
-
 /* parts [L] components of the replica graph of each layer. */
 void eplb_parts(num layers, num slots, num ranks, num experts, const num *rows, const num *begin,
                 num *parts, num *ints, double *reals) {
@@ -751,10 +588,11 @@ void eplb_repair(num layers, num slots, num ranks, num experts, num *rows, const
     Limits of = {limits[0], limits[1], limits[2], limits[3], limits[4]};
     for (num n = 0; n < layers; n++) {
         hold(&a, rows + n * slots, heat + n * experts);
-        peaks[n] = level(&a, 0, of.act_above);
+        peaks[n] = best_split(&a.split, a.row, a.heat, 0, of.act_above, a.tokens, a.load);
         if (peaks[n] <= of.act_above * (1.0 + TOLERATED)) continue;
         num used = repair(&a, of, budget[0] < budget[1] ? budget[0] : budget[1]);
-        double after = used > 0 ? level(&a, 0, of.repair_to) : peaks[n];
+        if (used == 0) continue;
+        double after = best_split(&a.split, a.row, a.heat, 0, of.repair_to, a.tokens, a.load);
         if (after >= peaks[n]) continue;
         memcpy(rows + n * slots, a.row, (size_t)slots * sizeof(num));
         budget[1] -= used, peaks[n] = after;

@@ -1,4 +1,4 @@
-"""The compiled loops of kernels.c, with types, and how such loops are called.
+"""The compiled loops of kernels.c, split.c and sources.c, with types, and how they are called.
 
 They are built when the package is installed. Loads are in mean loads of a rank. `rows` are the
 routed expert of each slot, -1 for a slot that routes nothing; `begin` is the first slot of each
@@ -96,10 +96,10 @@ def _kernel(name: str) -> Callable[..., object]:
 
 
 def _work(sizes: tuple[int, ...]) -> tuple[Numbers, FloatArray]:
-    """Room to work in: as many numbers and reals as kernels.c lays out for one layer."""
+    """Room to work in: as many numbers and reals as kernels.c and split.c lay out for one layer."""
     _, slots, ranks, experts = sizes
-    numbers = 5 * slots + 8 * ranks + 3 * experts + 2
-    return np.empty(numbers, np.int64), np.empty(2 * slots + 4 * ranks + experts)
+    numbers = 7 * slots + 11 * ranks + 5 * experts + 4
+    return np.empty(numbers, np.int64), np.empty(3 * slots + 6 * ranks + experts)
 
 
 def best_level(
@@ -117,31 +117,26 @@ def best_level(
     base    [L, N] load of each rank that stays; none where it is None
     enough  a peak that is not lowered further
     """
-    return _leveled(rows, begin, heat, base, enough, is_shares=False)
-
-
-def best_shares(rows: Numbers, begin: Numbers, heat: FloatArray) -> FloatArray:
-    """[L, P] share of its expert that each slot takes at the lowest peak, even if it has none."""
-    return _leveled(rows, begin, heat, None, 0.0, is_shares=True)[0]
-
-
-def _leveled(
-    rows: Numbers,
-    begin: Numbers,
-    heat: FloatArray,
-    base: FloatArray | None,
-    enough: float,
-    *,
-    is_shares: bool,
-) -> tuple[FloatArray, FloatArray]:
     sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
     drawn, peaks = np.empty(rows.shape), np.empty(len(rows))
     rows, heat = np.ascontiguousarray(rows), np.ascontiguousarray(heat)
     base = None if base is None else np.ascontiguousarray(base)
     least, work = np.array([enough]), _work(sizes)
-    given = (int(is_shares), rows, begin, heat, base, least, drawn, peaks, *work)
-    call("eplb_best_split", sizes, given)
+    call("eplb_best_split", sizes, (rows, begin, heat, base, least, drawn, peaks, *work))
     return drawn, peaks
+
+
+def best_shares(
+    rows: Numbers, begin: Numbers, heat: FloatArray, *, slack: float = 0.0
+) -> FloatArray:
+    """[L, P] share of its expert that each slot takes at the lowest peak, even if it has none.
+
+    slack    part of the lowest peak that it may be above it
+    """
+    sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
+    rows, heat, drawn = np.ascontiguousarray(rows), np.ascontiguousarray(heat), np.empty(rows.shape)
+    call("eplb_best_shares", sizes, (rows, begin, heat, np.array([slack]), drawn, *_work(sizes)))
+    return drawn
 
 
 def whole_sources(

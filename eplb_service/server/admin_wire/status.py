@@ -155,6 +155,7 @@ def _encode_operation(view: OperationView) -> admin_pb2.OperationView:
             last_error=planning.last_error,
         ),
         drained_ranks=view.drained,
+        degraded=view.degraded,
     )
 
 
@@ -172,6 +173,7 @@ def _decode_operation(message: admin_pb2.OperationView) -> OperationView:
             planning.num_skipped, planning.num_failed, planning.last_skip, planning.last_error
         ),
         drained=tuple(message.drained_ranks),
+        degraded=message.degraded,
     )
 
 

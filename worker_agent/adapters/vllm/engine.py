@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from eplb_service.domain.deployment import ModelShape
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership
@@ -32,10 +33,14 @@ def seat_of(owned: OwnedModel) -> Seat:
     is_replicated = stack.ranks.is_replicated
     return Seat(
         stack,
-        num_layers=stack.facts.num_layers,
-        num_experts=stack.facts.num_experts,
-        top_k=stack.facts.top_k,
-        bytes_per_expert=owned.memory.per_expert,
+        ModelShape(
+            layers=tuple(range(stack.facts.num_layers)),
+            num_experts=stack.facts.num_experts,
+            num_shared=0,
+            top_k=stack.facts.top_k,
+            bytes_per_expert=owned.memory.per_expert,
+            num_groups=stack.facts.num_groups,
+        ),
         engine=lambda book, rank: VllmEngine(owned, book, rank=rank),
         adapter="vllm",
         ownership=Ownership.REPLICATED if is_replicated else Ownership.OWN,

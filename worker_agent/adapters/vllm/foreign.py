@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from eplb_service.domain.deployment import ModelShape
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import Placement
@@ -150,10 +151,13 @@ def seat_of_loop(loop: ForeignLoop, *, fault: EngineFault = no_fault) -> Seat:
     shape = loop.shape
     return Seat(
         loop,
-        num_layers=shape.num_layers,
-        num_experts=shape.num_experts,
-        top_k=shape.top_k,
-        bytes_per_expert=shape.bytes_per_expert,
+        ModelShape(
+            layers=tuple(range(shape.num_layers)),
+            num_experts=shape.num_experts,
+            num_shared=0,
+            top_k=shape.top_k,
+            bytes_per_expert=shape.bytes_per_expert,
+        ),
         engine=lambda book, rank: ForeignEngine(loop, book, rank=rank),
         adapter=shape.adapter,
         ownership=shape.ownership,

@@ -517,10 +517,15 @@ class ImportRequest(google.protobuf.message.Message):
     ACT_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     RESHAPE_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
     text: builtins.str
     """The expert-map file's text, JSON."""
     reshape: builtins.bool
     """Whether a file made for other slot counts may be fitted to the deployment."""
+    dry_run: builtins.bool
+    """Whether the plan is only drawn, priced, judged and kept, so that Apply may start it; nothing
+    changes.
+    """
     @property
     def act(self) -> Global___Act:
         """Who and why."""
@@ -531,9 +536,10 @@ class ImportRequest(google.protobuf.message.Message):
         act: Global___Act | None = ...,
         text: builtins.str = ...,
         reshape: builtins.bool = ...,
+        dry_run: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["act", b"act"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["act", b"act", "reshape", b"reshape", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["act", b"act", "dry_run", b"dry_run", "reshape", b"reshape", "text", b"text"]) -> None: ...
 
 Global___ImportRequest: typing_extensions.TypeAlias = ImportRequest
 
@@ -821,8 +827,11 @@ class OperationView(google.protobuf.message.Message):
     RUNNING_FIELD_NUMBER: builtins.int
     PLANNING_FIELD_NUMBER: builtins.int
     DRAINED_RANKS_FIELD_NUMBER: builtins.int
+    DEGRADED_FIELD_NUMBER: builtins.int
     is_idle: builtins.bool
     """Whether the group runs no steps."""
+    degraded: builtins.str
+    """Which ranks are away and which experts no other rank holds, in words; empty while none is."""
     @property
     def halt(self) -> eplb.v1.types_pb2.HaltStatus:
         """The halt that stands, or the last one."""
@@ -852,9 +861,10 @@ class OperationView(google.protobuf.message.Message):
         running: Global___RunningView | None = ...,
         planning: Global___PlanningView | None = ...,
         drained_ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        degraded: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["freeze", b"freeze", "halt", b"halt", "planning", b"planning", "running", b"running"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["drained_ranks", b"drained_ranks", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["degraded", b"degraded", "drained_ranks", b"drained_ranks", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
 
 Global___OperationView: typing_extensions.TypeAlias = OperationView
 

@@ -24,35 +24,35 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x65plb/v1/types.proto\x12\x07\x65plb.v1\"D\n\x06Matrix\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x1d\n\x05\x64type\x18\x02 \x01(\x0e\x32\x0e.eplb.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x05\"x\n\x12\x44\x65ploymentIdentity\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05stage\x18\x04 \x01(\x05\x12\r\n\x05group\x18\x05 \x01(\t\x12\x15\n\rweight_format\x18\x06 \x01(\t\"n\n\nModelShape\x12\x0e\n\x06layers\x18\x01 \x03(\x05\x12\x13\n\x0bnum_experts\x18\x02 \x01(\x05\x12\x12\n\nnum_shared\x18\x03 \x01(\x05\x12\r\n\x05top_k\x18\x04 \x01(\x05\x12\x18\n\x10\x62ytes_per_expert\x18\x05 \x01(\x03\"\x8b\x02\n\x0bRankProfile\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x11\n\tnum_ranks\x18\x02 \x01(\x05\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x11\n\tsupernode\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x05 \x01(\t\x12,\n\rcount_meaning\x18\x06 \x01(\x0e\x32\x15.eplb.v1.CountMeaning\x12\x16\n\x0e\x63ount_replicas\x18\x07 \x01(\x05\x12%\n\townership\x18\x08 \x01(\x0e\x32\x12.eplb.v1.Ownership\x12\x11\n\tnum_slots\x18\t \x01(\x05\x12\x14\n\x0cstaging_rows\x18\n \x01(\x05\x12\x13\n\x0bsets_shares\x18\x0b \x01(\x08\"n\n\tPlacement\x12 \n\x07phy2log\x18\x01 \x01(\x0b\x32\x0f.eplb.v1.Matrix\x12\x13\n\x0bnum_experts\x18\x02 \x01(\x05\x12\x12\n\nnum_shared\x18\x03 \x01(\x05\x12\x16\n\x0eslots_per_rank\x18\x04 \x03(\x05\"P\n\x06Shares\x12\x1f\n\x06tables\x18\x01 \x01(\x0b\x32\x0f.eplb.v1.Matrix\x12%\n\townership\x18\x02 \x01(\x0e\x32\x12.eplb.v1.Ownership\"O\n\tShareName\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tplacement\x18\x02 \x01(\x06\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x06\")\n\x08WaveName\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x06\"?\n\nHaltStatus\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x11\n\tis_active\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t*S\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x44TYPE_INT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT64\x10\x02\x12\x11\n\rDTYPE_FLOAT64\x10\x03*\x82\x01\n\x0c\x43ountMeaning\x12\x1d\n\x19\x43OUNT_MEANING_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43OUNT_MEANING_RECEIVED\x10\x01\x12\x19\n\x15\x43OUNT_MEANING_PARTIAL\x10\x02\x12\x1c\n\x18\x43OUNT_MEANING_REPLICATED\x10\x03*S\n\tOwnership\x12\x19\n\x15OWNERSHIP_UNSPECIFIED\x10\x00\x12\x11\n\rOWNERSHIP_OWN\x10\x01\x12\x18\n\x14OWNERSHIP_REPLICATED\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13\x65plb/v1/types.proto\x12\x07\x65plb.v1\"D\n\x06Matrix\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x1d\n\x05\x64type\x18\x02 \x01(\x0e\x32\x0e.eplb.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x05\"x\n\x12\x44\x65ploymentIdentity\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x0c\n\x04role\x18\x03 \x01(\t\x12\r\n\x05stage\x18\x04 \x01(\x05\x12\r\n\x05group\x18\x05 \x01(\t\x12\x15\n\rweight_format\x18\x06 \x01(\t\"\x82\x01\n\nModelShape\x12\x0e\n\x06layers\x18\x01 \x03(\x05\x12\x13\n\x0bnum_experts\x18\x02 \x01(\x05\x12\x12\n\nnum_shared\x18\x03 \x01(\x05\x12\r\n\x05top_k\x18\x04 \x01(\x05\x12\x18\n\x10\x62ytes_per_expert\x18\x05 \x01(\x03\x12\x12\n\nnum_groups\x18\x06 \x01(\x05\"\x8b\x02\n\x0bRankProfile\x12\x0c\n\x04rank\x18\x01 \x01(\x05\x12\x11\n\tnum_ranks\x18\x02 \x01(\x05\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x11\n\tsupernode\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x61pter\x18\x05 \x01(\t\x12,\n\rcount_meaning\x18\x06 \x01(\x0e\x32\x15.eplb.v1.CountMeaning\x12\x16\n\x0e\x63ount_replicas\x18\x07 \x01(\x05\x12%\n\townership\x18\x08 \x01(\x0e\x32\x12.eplb.v1.Ownership\x12\x11\n\tnum_slots\x18\t \x01(\x05\x12\x14\n\x0cstaging_rows\x18\n \x01(\x05\x12\x13\n\x0bsets_shares\x18\x0b \x01(\x08\"n\n\tPlacement\x12 \n\x07phy2log\x18\x01 \x01(\x0b\x32\x0f.eplb.v1.Matrix\x12\x13\n\x0bnum_experts\x18\x02 \x01(\x05\x12\x12\n\nnum_shared\x18\x03 \x01(\x05\x12\x16\n\x0eslots_per_rank\x18\x04 \x03(\x05\"P\n\x06Shares\x12\x1f\n\x06tables\x18\x01 \x01(\x0b\x32\x0f.eplb.v1.Matrix\x12%\n\townership\x18\x02 \x01(\x0e\x32\x12.eplb.v1.Ownership\"O\n\tShareName\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x11\n\tplacement\x18\x02 \x01(\x06\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x06\")\n\x08WaveName\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x06\"?\n\nHaltStatus\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x11\n\tis_active\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t*S\n\x05\x44type\x12\x15\n\x11\x44TYPE_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x44TYPE_INT32\x10\x01\x12\x0f\n\x0b\x44TYPE_INT64\x10\x02\x12\x11\n\rDTYPE_FLOAT64\x10\x03*\x82\x01\n\x0c\x43ountMeaning\x12\x1d\n\x19\x43OUNT_MEANING_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x43OUNT_MEANING_RECEIVED\x10\x01\x12\x19\n\x15\x43OUNT_MEANING_PARTIAL\x10\x02\x12\x1c\n\x18\x43OUNT_MEANING_REPLICATED\x10\x03*S\n\tOwnership\x12\x19\n\x15OWNERSHIP_UNSPECIFIED\x10\x00\x12\x11\n\rOWNERSHIP_OWN\x10\x01\x12\x18\n\x14OWNERSHIP_REPLICATED\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'eplb.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DTYPE']._serialized_start=989
-  _globals['_DTYPE']._serialized_end=1072
-  _globals['_COUNTMEANING']._serialized_start=1075
-  _globals['_COUNTMEANING']._serialized_end=1205
-  _globals['_OWNERSHIP']._serialized_start=1207
-  _globals['_OWNERSHIP']._serialized_end=1290
+  _globals['_DTYPE']._serialized_start=1010
+  _globals['_DTYPE']._serialized_end=1093
+  _globals['_COUNTMEANING']._serialized_start=1096
+  _globals['_COUNTMEANING']._serialized_end=1226
+  _globals['_OWNERSHIP']._serialized_start=1228
+  _globals['_OWNERSHIP']._serialized_end=1311
   _globals['_MATRIX']._serialized_start=32
   _globals['_MATRIX']._serialized_end=100
   _globals['_DEPLOYMENTIDENTITY']._serialized_start=102
   _globals['_DEPLOYMENTIDENTITY']._serialized_end=222
-  _globals['_MODELSHAPE']._serialized_start=224
-  _globals['_MODELSHAPE']._serialized_end=334
-  _globals['_RANKPROFILE']._serialized_start=337
-  _globals['_RANKPROFILE']._serialized_end=604
-  _globals['_PLACEMENT']._serialized_start=606
-  _globals['_PLACEMENT']._serialized_end=716
-  _globals['_SHARES']._serialized_start=718
-  _globals['_SHARES']._serialized_end=798
-  _globals['_SHARENAME']._serialized_start=800
-  _globals['_SHARENAME']._serialized_end=879
-  _globals['_WAVENAME']._serialized_start=881
-  _globals['_WAVENAME']._serialized_end=922
-  _globals['_HALTSTATUS']._serialized_start=924
-  _globals['_HALTSTATUS']._serialized_end=987
+  _globals['_MODELSHAPE']._serialized_start=225
+  _globals['_MODELSHAPE']._serialized_end=355
+  _globals['_RANKPROFILE']._serialized_start=358
+  _globals['_RANKPROFILE']._serialized_end=625
+  _globals['_PLACEMENT']._serialized_start=627
+  _globals['_PLACEMENT']._serialized_end=737
+  _globals['_SHARES']._serialized_start=739
+  _globals['_SHARES']._serialized_end=819
+  _globals['_SHARENAME']._serialized_start=821
+  _globals['_SHARENAME']._serialized_end=900
+  _globals['_WAVENAME']._serialized_start=902
+  _globals['_WAVENAME']._serialized_end=943
+  _globals['_HALTSTATUS']._serialized_start=945
+  _globals['_HALTSTATUS']._serialized_end=1008
 # @@protoc_insertion_point(module_scope)

@@ -184,6 +184,7 @@ class ModelShape(google.protobuf.message.Message):
     NUM_SHARED_FIELD_NUMBER: builtins.int
     TOP_K_FIELD_NUMBER: builtins.int
     BYTES_PER_EXPERT_FIELD_NUMBER: builtins.int
+    NUM_GROUPS_FIELD_NUMBER: builtins.int
     num_experts: builtins.int
     """E; at most 16,384."""
     num_shared: builtins.int
@@ -192,6 +193,8 @@ class ModelShape(google.protobuf.message.Message):
     """Experts per token."""
     bytes_per_expert: builtins.int
     """Bytes of one routed expert of one layer, all its tensors."""
+    num_groups: builtins.int
+    """G, groups into which the router divides the experts, in order; 0 and 1: none."""
     @property
     def layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """[L] the model's own number of each MoE layer held; may be empty; at most 1,024."""
@@ -204,8 +207,9 @@ class ModelShape(google.protobuf.message.Message):
         num_shared: builtins.int = ...,
         top_k: builtins.int = ...,
         bytes_per_expert: builtins.int = ...,
+        num_groups: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes_per_expert", b"bytes_per_expert", "layers", b"layers", "num_experts", b"num_experts", "num_shared", b"num_shared", "top_k", b"top_k"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bytes_per_expert", b"bytes_per_expert", "layers", b"layers", "num_experts", b"num_experts", "num_groups", b"num_groups", "num_shared", b"num_shared", "top_k", b"top_k"]) -> None: ...
 
 Global___ModelShape: typing_extensions.TypeAlias = ModelShape
 
