@@ -13,6 +13,7 @@ from eplb_service.cli.plain import plain
 from eplb_service.cli.reads import answer_tree, config_answer, drawn, plan_request
 from eplb_service.cli.show_plan import objections, show_answer, show_run
 from eplb_service.cli.show_status import show_status
+from eplb_service.cli.words import count
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.views import NothingView, RunView, StatusView
 from eplb_service.domain import plan as plans
@@ -180,7 +181,12 @@ def finished(client: Client, options: Options, run: RunView) -> RunView:
         return run.phase not in UNDER_WAY
 
     if run.phase in UNDER_WAY:
-        client.until(is_over, every_s=POLL_S, what=f"plan {run.plan_id}")
+        client.until(
+            is_over,
+            every_s=POLL_S,
+            what=f"plan {run.plan_id}",
+            how_far=lambda: f"epoch {run.epoch}, {count(run.moves, 'slot')} moved, ",
+        )
     return run
 
 

@@ -13,6 +13,7 @@ from google.protobuf.message import Message
 from eplb_service.cli.durations import show_duration
 from eplb_service.cli.ends import Elsewhere, Exit, Failure, exit_of
 from eplb_service.cli.keys import Keys
+from eplb_service.cli.progress import progress
 
 CODE_KEY = "eplb-code"
 ENDPOINT_KEY = "eplb-endpoint"
@@ -118,16 +119,27 @@ class Client:
         )
         return self._call(method, request, on_silence=again)
 
-    def until(self, is_over: Callable[[], bool], *, every_s: float, what: str) -> None:
-        """Ask until something is over; raises Failure at the deadline."""
-        while not is_over():
-            if self.remaining_s <= every_s:
-                raise Failure(
-                    Exit.NO_ANSWER,
-                    f"{what} is not over after {show_duration(self._timeout_s)}; it goes on, "
-                    "`eplbctl status` shows how far it is",
-                )
-            time.sleep(every_s)
+    def until(
+        self,
+        is_over: Callable[[], bool],
+        *,
+        every_s: float,
+        what: str,
+        how_far: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Ask until something is over, which a terminal shows; raises Failure at the deadline."""
+        began_s = time.monotonic()
+        with progress() as draw:
+            while not is_over():
+                waited = show_duration(time.monotonic() - began_s)
+                draw(f"waiting for {what}: {how_far()}{waited}")
+                if self.remaining_s <= every_s:
+                    raise Failure(
+                        Exit.NO_ANSWER,
+                        f"{what} is not over after {show_duration(self._timeout_s)}; it goes on, "
+                        "`eplbctl status` shows how far it is",
+                    )
+                time.sleep(every_s)
 
     def _call(
         self, method: Method[Request, Response], request: Request, *, on_silence: str

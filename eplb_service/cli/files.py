@@ -1,12 +1,21 @@
 """Files of operators: read without touching, written whole or not at all."""
 
 import os
+import struct
 import tempfile
+import tokenize
+import zipfile
+import zlib
 from pathlib import Path
 
 from eplb_service.cli.ends import Exit, Failure, invalid
 
 MAX_FILE_BYTES = 64 << 20
+NO_ARRAYS = (
+    *(ValueError, KeyError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError),
+    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What numpy and zipfile raise for bytes that are no arrays, or are damaged."""
 
 
 def read_bytes(path: Path) -> bytes:

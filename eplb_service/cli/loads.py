@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import cast
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 
 from eplb_service.cli.ends import invalid
-from eplb_service.cli.files import read_bytes
+from eplb_service.cli.files import NO_ARRAYS, read_bytes
 from eplb_service.cli.recordings import decode_recording, is_recording
 from eplb_service.domain.errors import InvalidTable
 from eplb_service.domain.ids import FloatArray
@@ -98,14 +98,14 @@ def unpacked(data: bytes) -> Arrays:
             raise InvalidTable(f"holds more than {MAX_UNPACKED_BYTES >> 20} MiB; record less")
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             return {name: np.asarray(stored[name]) for name in stored.files}
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+    except NO_ARRAYS as error:
         raise InvalidTable(f"no .npz file of arrays: {error}") from error
 
 
 def _array(data: bytes) -> Array:
     try:
         return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+    except NO_ARRAYS as error:
         raise InvalidTable(f"no numpy array: {error}") from error
 
 

@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
-from zipfile import BadZipFile
 
 import numpy as np
 
 from eplb_service.cli.ends import invalid
+from eplb_service.cli.files import NO_ARRAYS
 from eplb_service.domain.errors import InvalidMapFile
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.map_file import MapFile, format_map, parse_map
@@ -139,7 +139,7 @@ def _array_rows(data: bytes) -> Rows:
                 arrays = [np.asarray(stored[name]) for name in stored.files]
         else:
             arrays = [np.asarray(np.load(io.BytesIO(data), allow_pickle=False))]
-    except (OSError, ValueError, EOFError, KeyError, BadZipFile) as error:
+    except NO_ARRAYS as error:
         raise InvalidMapFile(f"no numpy array: {error}; nothing changed") from error
     if len(arrays) != 1:
         raise InvalidMapFile(f"the .npz holds {len(arrays)} arrays; expected one; nothing changed")

@@ -13,6 +13,7 @@ from argparse import Namespace
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import isfinite
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -26,6 +27,7 @@ from eplb_service.cli.ends import Answer, Exit, Failure
 from eplb_service.cli.files import write_whole
 from eplb_service.cli.options import CALL_TIMEOUT_S, Options
 from eplb_service.cli.plain import Plain
+from eplb_service.cli.progress import bar, progress
 from eplb_service.cli.recordings import MOST_TOKEN_BYTES, Recording, Window, encode_recording
 from eplb_service.cli.words import count
 from eplb_service.controller.views import HeatView
@@ -128,20 +130,30 @@ def stop(client: Client, options: Options, args: Namespace) -> Answer:
 
 
 def _record(tape: _Tape, client: Client, args: Namespace, control: IO[bytes]) -> None:
-    end_s = time.monotonic() + args.seconds
+    began_s = time.monotonic()
     is_first = True
-    while not tape.why:
-        look_s = time.monotonic()
-        _look(tape, client, is_first=is_first)
-        is_first = False
-        while not tape.why and time.monotonic() < look_s + args.every:
-            control.seek(0)
-            if control.read():
-                tape.why = "stopped"
-            elif time.monotonic() >= end_s:
-                tape.why = f"{show_duration(args.seconds)} are over"
-            else:
-                time.sleep(min(TICK_S, max(0.0, look_s + args.every - time.monotonic())))
+    with progress() as draw:
+        while not tape.why:
+            look_s = time.monotonic()
+            draw("")
+            _look(tape, client, is_first=is_first)
+            is_first = False
+            while not tape.why and (now_s := time.monotonic()) < look_s + args.every:
+                control.seek(0)
+                if control.read():
+                    tape.why = "stopped"
+                elif now_s >= began_s + args.seconds:
+                    tape.why = f"{show_duration(args.seconds)} are over"
+                else:
+                    draw(_how_far(tape, now_s - began_s, args.seconds))
+                    time.sleep(min(TICK_S, max(0.0, look_s + args.every - now_s)))
+
+
+def _how_far(tape: _Tape, passed_s: float, of_s: float) -> str:
+    kept = f"{count(len(tape.windows), 'window')}, {show_duration(passed_s)}"
+    if not isfinite(of_s):
+        return f"recording: {kept}, until stopped"
+    return bar(passed_s, of_s, f"{kept} of {show_duration(of_s)}")
 
 
 def _look(tape: _Tape, asker: Client, *, is_first: bool) -> None:

@@ -6,6 +6,7 @@ Axes    L MoE layers   E logical experts   N ranks
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, product
 from statistics import fmean
 
 from eplb_service.cli.client import Client
@@ -14,7 +15,8 @@ from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.loads import Loads, read_loads
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, plain
-from eplb_service.cli.simulate import head, say_progress
+from eplb_service.cli.progress import bar, progress
+from eplb_service.cli.simulate import head
 from eplb_service.cli.starts import starts
 from eplb_service.cli.what_if import Evenness, Outcome, evenness, outcome
 from eplb_service.cli.words import figure, size, table
@@ -80,17 +82,16 @@ def _played(
 ) -> Iterator[Played]:
     pairs = len(loads.tokens) - 1
     of, done = len(placements) * len(policies) * pairs, 0
-    for start in placements:
-        for policy in policies:
+    with progress() as draw:
+        for start, policy in product(placements, policies):
             turns: list[Turn] = []
             current = start
-            for window, after in zip(loads.tokens[:-1], loads.tokens[1:], strict=True):
-                say_progress(done, of)
+            for window, after in pairwise(loads.tokens):
+                draw(bar(done, of, f"{done} of {of} plans"))
                 planned, current = outcome(window, current, policy, topology)
                 turns.append(Turn(planned, evenness(after, start), evenness(after, current)))
                 done += 1
             yield Played(policy, turns[0].planned.redundancy, tuple(turns))
-    say_progress(of, of)
 
 
 def _facts(one: Played, costs: Costs) -> Plain:

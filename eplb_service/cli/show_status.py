@@ -110,7 +110,8 @@ def _operation(view: OperationView) -> Iterator[str]:
         yield line("halt", f"{view.halt.number}: {view.halt.reason}")
     if view.drained:
         ranks = ", ".join(map(str, view.drained))
-        yield line("drained", f"rank {ranks}" if len(view.drained) == 1 else f"ranks {ranks}")
+        who = f"rank {ranks}" if len(view.drained) == 1 else f"ranks {ranks}"
+        yield line("drained", who, *([view.drained_so_far] if view.drained_so_far else []))
     if view.freeze:
         until = clock_time(view.freeze.until_s)
         yield line("frozen", f"until {until} by {view.freeze.who}: {view.freeze.reason}")

@@ -1,6 +1,5 @@
 """What policies and more slots would do with load that was counted; asks no controller."""
 
-import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.loads import Loads, read_loads
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, plain
+from eplb_service.cli.progress import bar, progress
 from eplb_service.cli.starts import starts
 from eplb_service.cli.what_if import Outcome, least_enough, outcome
 from eplb_service.cli.words import count, figure, line, size, table
@@ -62,23 +62,13 @@ def head(path: Path, loads: Loads) -> str:
     )
 
 
-def say_progress(done: int, of: int) -> None:
-    """Draw how far a long computation is, on a terminal only; the last call clears it."""
-    if not sys.stderr.isatty():
-        return
-    filled = 30 * done // of
-    bar = f"\r[{'#' * filled}{'.' * (30 - filled)}] {done} of {of}"
-    sys.stderr.write(bar if done < of else "\r\x1b[K")
-    sys.stderr.flush()
-
-
 def _outcomes(loads: Loads, placements: Sequence[Placement], args: Namespace) -> Iterator[Outcome]:
     topology = topology_of(placements[0].layout.num_ranks, args)
     asked = [(start, policy) for start in placements for policy in args.policy]
-    for done, (start, policy) in enumerate(asked):
-        say_progress(done, len(asked))
-        yield outcome(loads.total, start, policy, topology)[0]
-    say_progress(len(asked), len(asked))
+    with progress() as draw:
+        for done, (start, policy) in enumerate(asked):
+            draw(bar(done, len(asked), f"{done} of {len(asked)} plans"))
+            yield outcome(loads.total, start, policy, topology)[0]
 
 
 def _more_memory(one: Outcome, costs: Costs, loads: Loads) -> int:

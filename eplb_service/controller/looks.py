@@ -7,7 +7,7 @@ from eplb_service.controller.machine_state import DeploymentState, PlanPhase
 from eplb_service.controller.plan_book import KeptPlan
 from eplb_service.controller.records import has_same_shape
 from eplb_service.controller.revisions import current
-from eplb_service.controller.rollcall import away, degraded
+from eplb_service.controller.rollcall import away, degraded, drained_so_far
 from eplb_service.controller.runs import halt_of, waits_for
 from eplb_service.controller.views import (
     HeatView,
@@ -196,6 +196,7 @@ def _operation_view(
         planning=deployment.tally,
         drained=deployment.drained,
         degraded=degraded(state.serving.placement, away(state.membership)),
+        drained_so_far=drained_so_far(state.serving.placement, deployment.drained),
     )
 
 

@@ -1,5 +1,7 @@
 """Who of a rank group is away, and which experts only those ranks hold. Pure."""
 
+import numpy as np
+
 from eplb_service.controller.membership import Membership
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.liveness import only_on
@@ -40,6 +42,19 @@ def copied_first(placement: Placement, ranks: tuple[int, ...]) -> str:
     if not len(lost):
         return ""
     return f"copied to another rank first, as none holds them: expert {_named(lost)}"
+
+
+def drained_so_far(placement: Placement, ranks: tuple[int, ...]) -> str:
+    """Say whether drained ranks may be taken out: only where they hold nothing; empty for none."""
+    if not ranks:
+        return ""
+    is_theirs = np.isin(placement.layout.rank_of_slot(), list(ranks))
+    num_held = int((placement.routed() & is_theirs).sum())
+    if not num_held:
+        return "safe to take out: no expert is left there"
+    lost = only_on(placement, ranks)
+    still = f"not yet: {num_held} slot{'s' * (num_held > 1)} there still hold an expert"
+    return f"{still}, and no other rank holds expert {_named(lost)}" if len(lost) else still
 
 
 def _named(lost: IntArray) -> str:

@@ -104,6 +104,8 @@ class OperationView:
     """Ranks that no plan gives experts, ascending."""
     degraded: str = ""
     """Which ranks are away and which experts no other rank holds; empty while none is."""
+    drained_so_far: str = ""
+    """Whether the drained ranks may be taken out; empty while none is drained."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ Axes    L MoE layers   P physical slots   N ranks   C changed layers
 """
 
 import io
+import struct
+import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -48,6 +50,13 @@ class _Head:
 _HEAD: Final = TypeAdapter(_Head)
 
 
+DAMAGED = (
+    *(ValueError, KeyError, OSError, EOFError, MemoryError, NotImplementedError, RuntimeError),
+    *(SyntaxError, tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error, EplbError),
+)
+"""What reading bytes raises that are not, or not any more, what encode made."""
+
+
 def encode(record: EpochRecord) -> bytes:
     """Pack one epoch's record."""
     placement, shares = record.placement, record.shares
@@ -70,7 +79,7 @@ def decode(blob: bytes, *, what: str) -> EpochRecord:
         with np.load(io.BytesIO(blob), allow_pickle=False) as archive:
             arrays = {name: cast("NDArray[np.generic]", archive[name]) for name in archive.files}
         return _record(arrays)
-    except (ValueError, KeyError, OSError, EplbError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGED as error:
         raise StoreUnavailable(
             f"{what} is damaged in the store ({error}); restore the file from a backup"
         ) from error

@@ -198,6 +198,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/cases/test_map_cases.py::"
         "test_f46_a_map_for_other_ranks_is_refused_and_can_be_dealt_out_anew",
         "tests/controller/test_desk_of_maps.py::test_a_map_of_another_rank_count_needs_reshape",
+        "tests/controller/test_desk_of_maps.py::test_a_map_that_is_only_tried_is_kept_for_apply",
     ),
     "F47 prefill and decode differ": (
         "tests/cases/test_planning_cases.py::test_a_plan_is_sound_and_near_the_best",
@@ -278,6 +279,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F69 take out a chosen rank": (
         "tests/controller/test_draining.py::"
         "test_a_drained_rank_is_emptied_and_what_only_it_held_is_copied_first",
+        "tests/controller/test_draining.py::"
+        "test_a_rank_is_safe_to_take_out_only_once_nothing_is_left_there",
     ),
     "F70 change little, worst first": (
         "tests/cases/test_planning_cases.py::test_f70_change_little_and_the_worst_layer_first",

@@ -26,10 +26,7 @@ ELSEWHERE: dict[str, str] = {
 }
 """What of a family needs another issue's work, with that issue's subject."""
 
-FAMILIES = (
-    *(*range(1, 60), 66, 68),
-    *(*range(61, 66), 69, 70, 71),
-)
+FAMILIES = range(1, 72)
 
 
 @cache

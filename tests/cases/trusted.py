@@ -20,6 +20,16 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tests/agent/test_reporter.py::"
         "test_memory_is_bounded_while_the_controller_is_away_and_the_newest_is_kept",
     ),
+    "F60 identity and roles": (
+        "tests/server/test_locked_doors.py::test_f60_a_rank_cannot_speak_for_another",
+        "tests/server/test_locked_doors.py::test_a_viewer_reads_and_changes_nothing",
+    ),
+    "F67 leftovers of a dead run": (
+        "tests/host/test_leftovers.py::"
+        "test_f67_a_killed_controllers_port_store_and_locks_are_used_again",
+        "tests/cli/test_recording.py::"
+        "test_a_recorder_that_was_killed_leaves_a_whole_file_and_no_lock",
+    ),
     "F66 nothing grows without limit": (
         "tests/load/test_nothing_grows.py::"
         "test_f66_reports_in_any_number_leave_no_more_behind_than_full_windows",

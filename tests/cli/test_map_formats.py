@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eplb_service.controller.desk import MapRequest
 from eplb_service.domain.map_file import format_map, parse_map, placement_of
 from eplb_service.domain.placement import placement_from_ranks
 from tests.cli.conftest import Ctl
@@ -77,9 +78,9 @@ def test_import_sends_what_the_controller_reads(
     ctl: Ctl, operators: Operators, tmp_path: Path
 ) -> None:
     ctl("import", str(written(tmp_path, "tensorrt-llm")), "--ranks", "2")
-    _, _, text, _ = operators.asked[0]
-    assert isinstance(text, str)
-    assert parse_map(text).layer_ids == MODEL_LAYERS
+    _, _, request = operators.asked[0]
+    assert isinstance(request, MapRequest)
+    assert parse_map(request.text).layer_ids == MODEL_LAYERS
 
 
 @pytest.mark.parametrize(

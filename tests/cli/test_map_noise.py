@@ -15,6 +15,7 @@ from eplb_service.cli.loads import loads_of
 from eplb_service.cli.map_formats import MapFormat, read_map
 from eplb_service.domain.errors import EplbError
 from eplb_service.domain.map_file import parse_map
+from tests.wire.damage import damaged
 
 WORDS = (
     "moe_layer_count layer_list layer_id device_count device_list device_id device_expert "
@@ -51,7 +52,19 @@ def saved(array: Array) -> bytes:
     return held.getvalue()
 
 
-FILES = st.binary(max_size=200) | TEXTS | ARRAYS.map(saved)
+def packed(array: Array) -> bytes:
+    held = io.BytesIO()
+    np.savez_compressed(held, map=array)
+    return held.getvalue()
+
+
+FILES = (
+    st.binary(max_size=200)
+    | TEXTS
+    | ARRAYS.map(saved)
+    | ARRAYS.map(saved).flatmap(damaged)
+    | ARRAYS.map(packed).flatmap(damaged)
+)
 
 
 @given(FILES, st.none() | st.integers(0, 5), st.none() | st.sampled_from(list(MapFormat)))

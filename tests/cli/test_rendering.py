@@ -131,7 +131,7 @@ def test_a_deployment_in_trouble_says_all_of_it() -> None:
         plan         7f3a running   wave 1 of 3 settled   the next is moving
         away         rank 1 is away; every expert has a replica on another rank
         halt         2: slot digest
-        drained      rank 1
+        drained      rank 1   safe to take out: no expert is left there
         frozen       until 2001-09-09 01:46:40Z by ada: audit
         planning     4 skipped (last: balanced)   1 failed (last: policy raised)
         """,

@@ -49,6 +49,24 @@ async def test_a_drained_rank_is_emptied_and_what_only_it_held_is_copied_first()
         assert await drained_of(o) == (1,)
 
 
+async def test_a_rank_is_safe_to_take_out_only_once_nothing_is_left_there() -> None:
+    async with office() as o:
+        await o.register(THREE)
+        await o.controller.acts.drain(act(), 1)
+        [before] = await o.controller.operators.status("")
+        assert before.operation.drained_so_far == (
+            "not yet: 2 slots there still hold an expert, and no other rank holds "
+            "expert 3 of layer 0"
+        )
+        await o.settle()
+        [after] = await o.controller.operators.status("")
+        assert after.operation.drained_so_far == "safe to take out: no expert is left there"
+        await o.controller.acts.undrain(act("r2"), 1)
+        await o.settle()
+        [again] = await o.controller.operators.status("")
+        assert again.operation.drained_so_far == ""
+
+
 async def test_a_drain_outlives_the_controller_and_undrain_fills_the_rank_again() -> None:
     store = MemoryStore()
     async with office(store) as o:
@@ -156,7 +174,7 @@ async def test_eplbctl_drains_shows_and_undrains(capsys: pytest.CaptureFixture[s
             await o.settle()
             code, out, _ = await ctl("status")
             assert code == 0
-            assert "drained      rank 1\n" in out
+            assert "drained      rank 1   safe to take out: no expert is left there\n" in out
             code, out, err = await ctl("drain", "0")
             assert code == 2
             assert "without ranks [0, 1] layer 0 has 2 slots for 4 experts" in err

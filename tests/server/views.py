@@ -60,6 +60,7 @@ def a_status() -> StatusView:
             running=RunningView("7f3a", "running", 1, 3, "moving", ""),
             planning=PlanningView(4, 1, "balanced", "policy raised"),
             drained=(1,),
+            drained_so_far="safe to take out: no expert is left there",
             degraded="rank 1 is away; every expert has a replica on another rank",
         ),
         shares=SharesView(3, 1.31, 1.02, 1.03, ""),

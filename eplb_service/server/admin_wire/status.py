@@ -156,6 +156,7 @@ def _encode_operation(view: OperationView) -> admin_pb2.OperationView:
         ),
         drained_ranks=view.drained,
         degraded=view.degraded,
+        drained_so_far=view.drained_so_far,
     )
 
 
@@ -174,6 +175,7 @@ def _decode_operation(message: admin_pb2.OperationView) -> OperationView:
         ),
         drained=tuple(message.drained_ranks),
         degraded=message.degraded,
+        drained_so_far=message.drained_so_far,
     )
 
 

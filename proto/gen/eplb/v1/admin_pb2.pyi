@@ -828,10 +828,13 @@ class OperationView(google.protobuf.message.Message):
     PLANNING_FIELD_NUMBER: builtins.int
     DRAINED_RANKS_FIELD_NUMBER: builtins.int
     DEGRADED_FIELD_NUMBER: builtins.int
+    DRAINED_SO_FAR_FIELD_NUMBER: builtins.int
     is_idle: builtins.bool
     """Whether the group runs no steps."""
     degraded: builtins.str
     """Which ranks are away and which experts no other rank holds, in words; empty while none is."""
+    drained_so_far: builtins.str
+    """Whether the drained ranks may be taken out, in words; empty while none is drained."""
     @property
     def halt(self) -> eplb.v1.types_pb2.HaltStatus:
         """The halt that stands, or the last one."""
@@ -862,9 +865,10 @@ class OperationView(google.protobuf.message.Message):
         planning: Global___PlanningView | None = ...,
         drained_ranks: collections.abc.Iterable[builtins.int] | None = ...,
         degraded: builtins.str = ...,
+        drained_so_far: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["freeze", b"freeze", "halt", b"halt", "planning", b"planning", "running", b"running"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["degraded", b"degraded", "drained_ranks", b"drained_ranks", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["degraded", b"degraded", "drained_ranks", b"drained_ranks", "drained_so_far", b"drained_so_far", "freeze", b"freeze", "halt", b"halt", "is_idle", b"is_idle", "planning", b"planning", "running", b"running"]) -> None: ...
 
 Global___OperationView: typing_extensions.TypeAlias = OperationView
 
