@@ -28,7 +28,7 @@ HEAVY    := ray or processes or slow or npu_schema or npu_emulated or $(HARDWARE
 export PIP_CONSTRAINT := requirements/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help deps tools demo ctl matrix check static fmt fmt-check lint types walls proto unit test bench \
+.PHONY: help deps tools demo ctl page matrix check static fmt fmt-check lint types walls proto unit test bench \
         test-vllm test-cluster demo-vllm bench-vllm \
         bench-placement fuzz gen cli-docs proto-baseline clean api-docs chart-tools grafana-packages chart-schema deps-kube test-kube
 .NOTPARALLEL:
@@ -37,6 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@echo "make demo            the whole system on this machine, two minutes (ARGS=--keep leaves it up)"
 	@echo "make ctl ARGS=status eplbctl against the demo that make demo ARGS=--keep left up"
+	@echo "make page            that demo's page in a browser of this machine"
 	@echo "make check           the fast gate: format, lint, types, walls, proto, unit tests"
 	@echo "make test            everything: the gate's static part, then all tests"
 	@echo "make demo-vllm       vLLM under requests while experts move (needs $(VLLM_VENV))"
@@ -105,6 +106,9 @@ demo: $(STAMP)
 
 ctl: $(STAMP)
 	@$(ALONE) --join build/demo.pid $(VENV)/bin/eplbctl $(ARGS)
+
+page: $(STAMP)
+	@$(PY) -m benchmarks.demo.window build/demo.pid $(ARGS)
 
 # The full product of the equivalence matrix, 101,376 cases in 3 x 64 parts; `make test` runs a
 # pairwise cover of it. A case took 0.06 s on one rank, 0.5 s on two and 0.7 s on four on two cores

@@ -31,6 +31,7 @@ from worker_agent.adapters.runtime import (
     Seat,
     SlotsEngine,
     link_of,
+    require_device,
     seat_of,
     served_by,
 )
@@ -225,7 +226,11 @@ def _settle(rank: Attached, agent: Agent, settings: AgentSettings) -> Serving:
 
 
 def _shape(seat: Seat, settings: AgentSettings) -> ModelShape:
-    """Return what the runtime's model is. Raises InvalidSettings if its layers are misnamed."""
+    """Return what the runtime's model is.
+
+    Raises InvalidSettings if its layers are misnamed, or it is on another device than is wanted.
+    """
+    require_device(seat, settings.device)
     num_layers = len(seat.shape.layers)
     layers = settings.model_layers or tuple(range(num_layers))
     if len(layers) != num_layers or list(layers) != sorted(set(layers)):

@@ -39,7 +39,7 @@ def run(options: Options) -> int:
     print(f"starting {_LAYOUT.num_ranks} ranks", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="eplb-demo-") as folder,
-        Ranks(_LAYOUT, staging_rows=_STAGING_ROWS) as ranks,
+        Ranks(_LAYOUT, staging_rows=_STAGING_ROWS, device=options.device) as ranks,
     ):
         await_ready(ranks)
         schedule = choose_schedule(ranks, options)

@@ -108,7 +108,7 @@ def _step(rank: Rank, step: int, batch: Batch, slot_s: float) -> StepRecord:
     started = time.monotonic()
     rank.hook.before_step()
     state = rank.hook.state()
-    y_TD = rank.runtime.forward(batch)
+    y_TD = rank.runtime.forward(batch.at(rank.runtime.device.home)).cpu()
     rank.hook.after_step(batch.step.kind)
     seconds = time.monotonic() - started
     rank.checker.served(step, batch, y_TD)

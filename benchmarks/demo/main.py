@@ -65,11 +65,19 @@ def _options() -> Options:
         default=Path("build/demo-summary.json"),
         help="where the figures are written (default: %(default)s)",
     )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "npu"),
+        default="cpu",
+        help="what experts are computed on: npu takes one Ascend NPU for each of the eight ranks "
+        "(never run on one by this project; default: %(default)s)",
+    )
     given = parser.parse_args()
     domains = tuple(given.domains.split(","))
     if unknown := [domain for domain in domains if domain not in DOMAINS]:
         parser.error(f"there are no counts of {', '.join(unknown)}; known: {', '.join(DOMAINS)}")
-    return Options(domains, given.steps, given.interval_ms / 1e3, given.summary, given.keep)
+    interval_s = given.interval_ms / 1e3
+    return Options(domains, given.steps, interval_s, given.summary, given.keep, given.device)
 
 
 if __name__ == "__main__":

@@ -41,10 +41,11 @@ class Ranks:
     Torch is imported once, by a server from which the ranks are forked, before it has threads.
     """
 
-    def __init__(self, layout: SlotLayout, *, staging_rows: int) -> None:
+    def __init__(self, layout: SlotLayout, *, staging_rows: int, device: str = "cpu") -> None:
         self.num_ranks = layout.num_ranks
         self._layout = layout
         self._staging_rows = staging_rows
+        self._device = device
         self._folder = tempfile.TemporaryDirectory(prefix="eplb-ranks-")
         self._processes: list[ForkServerProcess] = []
         self._pipes: list[_Pipe] = []
@@ -56,7 +57,7 @@ class Ranks:
             for rank in range(self.num_ranks):
                 ours, theirs = context.Pipe()
                 rendezvous = Path(self._folder.name) / "rendezvous"
-                place = Place(rank, self._layout, self._staging_rows, rendezvous)
+                place = Place(rank, self._layout, self._staging_rows, rendezvous, self._device)
                 process = context.Process(target=run, args=(place, theirs), name=f"rank-{rank}")
                 self._pipes.append(ours)
                 self._processes.append(process)

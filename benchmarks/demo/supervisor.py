@@ -54,6 +54,8 @@ class Options:
     """From the start of one step to the next; 0: as this machine allows."""
     summary: Path
     keep: bool
+    device: str
+    """cpu, or npu: rank 3 on npu:3."""
 
 
 @dataclass(frozen=True, slots=True)

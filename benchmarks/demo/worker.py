@@ -4,7 +4,7 @@ import os
 import signal
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,11 +30,13 @@ from benchmarks.demo.records import (
 from benchmarks.traffic import Traffic
 from moe_runtime.runtime import (
     DenseReference,
+    Device,
     ExchangeMode,
-    GroupPeers,
     MoeRuntime,
     SlotLayout,
     SyntheticModel,
+    open_device,
+    peers_of,
 )
 from worker_agent.ports.failures import RankMustEnd
 
@@ -53,6 +55,8 @@ class Place:
     staging_rows: int
     rendezvous: Path
     """A file that does not exist yet; the ranks find each other by it."""
+    device: str = "cpu"
+    """Or npu: each rank computes on the NPU of its own number."""
 
 
 def run(place: Place, supervisor: Connection) -> None:
@@ -83,21 +87,32 @@ def _join(place: Place) -> None:
 
 
 def _obey(place: Place, supervisor: Connection) -> None:
-    model = SyntheticModel(SHAPE)
-    reference = DenseReference(model)
+    reference = DenseReference(SyntheticModel(SHAPE))
+    device = open_device("cpu" if place.device == "cpu" else f"{place.device}:{place.rank}")
     while True:
         command: Serve | Begin | Stop = supervisor.recv()
         if not isinstance(command, Serve):
             return
-        _serve(place, command, reference, supervisor)
+        _serve(_Set(place, device, reference), command, supervisor)
         supervisor.send(SegmentDone(place.rank))
 
 
-def _serve(place: Place, command: Serve, reference: DenseReference, supervisor: Connection) -> None:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Set:
+    """What a rank keeps from one segment to the next."""
+
+    place: Place
+    device: Device
+    reference: DenseReference
+
+
+def _serve(kept: _Set, command: Serve, supervisor: Connection) -> None:
+    place = kept.place
+    start = flat_start(place.layout, place.rank, staging_rows=place.staging_rows)
     runtime = MoeRuntime(
         SyntheticModel(SHAPE),
-        flat_start(place.layout, place.rank, staging_rows=place.staging_rows),
-        peers=GroupPeers(),
+        replace(start, device=kept.device),
+        peers=peers_of(kept.device),
         mode=ExchangeMode.ALL_TO_ALL,
     )
     traffic = Traffic(command.schedule, width=SHAPE.width, seed=_SEED)
@@ -111,7 +126,7 @@ def _serve(place: Place, command: Serve, reference: DenseReference, supervisor: 
         supervisor.send(Ready(place.rank))
         begin: Serve | Begin | Stop = supervisor.recv()
         if isinstance(begin, Begin):
-            checker = Checker(reference, time.monotonic)
+            checker = Checker(kept.reference, time.monotonic)
             rank = Rank(place.rank, runtime, hook, checker, tell)
             serve(command, rank, traffic, begin.starts_at_s)
     finally:

@@ -7,10 +7,14 @@ it is on one thread, by that thread's own time: a layer is hundreds of small pro
 second thread must wait for a core that something else has, each of them waits too.
 """
 
+import json
+import os
+import subprocess
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,10 +45,12 @@ from moe_runtime.runtime import (
     SyntheticModel,
 )
 
-__all__ = ["measure"]
+__all__ = ["LAYER_ROUNDS", "NUM_TOKENS", "TOP_K", "in_turn", "measure", "runtime_of"]
 
-_NUM_EXPERTS, _TOP_K, _LATENT, _INTERMEDIATE, _NUM_TOKENS = 224, 4, 256, 220, 2048
-_LAYER_ROUNDS, _WAVE_ROUNDS = 4, 20
+_NUM_EXPERTS, TOP_K, _LATENT, _INTERMEDIATE, NUM_TOKENS = 224, 4, 256, 220, 2048
+LAYER_ROUNDS, _WAVE_ROUNDS = 12, 40
+_VLLM_PYTHON = Path(".venv-vllm/bin/python")
+"""Of the environment that `make test-vllm` makes."""
 _WAVE, _WAVE_SLOTS, _WIDER = 4, 16, 4
 """A wave moves bytes, of which experts at the layer's proportions have too few to tell: those of
 a wave are four times as wide and as high, which is still a fraction of what a model's are."""
@@ -54,7 +60,7 @@ _SHAPE = StackShape(
     width=512,
     intermediate=_INTERMEDIATE,
     selector=SelectorSettings(
-        num_experts=_NUM_EXPERTS, top_k=_TOP_K, scoring=Scoring.SIGMOID, factor=2.5
+        num_experts=_NUM_EXPERTS, top_k=TOP_K, scoring=Scoring.SIGMOID, factor=2.5
     ),
     activation=SiTU(),
     latent=LatentShape(_LATENT, normed=False),
@@ -64,24 +70,48 @@ _SHAPE = StackShape(
 def measure() -> list[Figure]:
     """Time the layer and a naive loop in turn, then what counting and a wave cost."""
     with _one_thread():
-        runtime = _runtime(_SHAPE)
-        x_TD = torch.randn((_NUM_TOKENS, _SHAPE.width), generator=torch.Generator().manual_seed(0))
+        runtime = runtime_of(_SHAPE)
+        x_TD = torch.randn((NUM_TOKENS, _SHAPE.width), generator=torch.Generator().manual_seed(0))
         given = Batch.of(x_TD, ByGate(), _DECODE)
         naive = _Naive(runtime)
         _refuse_other_output(runtime.forward(given), naive(x_TD))
-        layer_s, naive_s = _in_turn(
-            lambda: runtime.forward(given), lambda: naive(x_TD), rounds=_LAYER_ROUNDS
+        layer_s, naive_s = in_turn(
+            lambda: runtime.forward(given), lambda: naive(x_TD), rounds=LAYER_ROUNDS
         )
         counting_s = _counting_s()
-        wave_s, copy_s = _in_turn(*_wave(), rounds=_WAVE_ROUNDS)
+        wave_s, copy_s = in_turn(*_wave(), rounds=_WAVE_ROUNDS)
     return [
         Figure("layer, 2,048 tokens", 1e3 * layer_s, "ms"),
         Figure("naive loop over experts", 1e3 * naive_s, "ms"),
         Figure("layer over naive loop", layer_s / naive_s, "", 1.0),
+        *_beside_vllm(),
         Figure("counting load", 1e6 * counting_s, "us"),
         Figure("counting over a step", counting_s / layer_s, "", 0.01),
         Figure(f"a wave of {_WAVE} experts", 1e3 * wave_s, "ms"),
         Figure("a wave over a copy of its bytes", wave_s / copy_s, "", 1.2),
+    ]
+
+
+def _beside_vllm() -> list[Figure]:
+    """Return how the layer compares with vLLM's, in vLLM's environment; nothing where it is not.
+
+    Only what both can compute is compared, so its milliseconds are not those above.
+    """
+    if not _VLLM_PYTHON.is_file():
+        return []
+    ended = subprocess.run(
+        [_VLLM_PYTHON, "-W", "ignore", "-m", "benchmarks.layer.beside_vllm"],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    told: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
+    return [
+        Figure("a SwiGLU layer beside vLLM's", 1e3 * told["layer_s"], "ms"),
+        Figure("the same by vLLM's fused MoE", 1e3 * told["fused_s"], "ms"),
+        Figure("layer over vLLM's fused MoE", told["layer_s"] / told["fused_s"], ""),
     ]
 
 
@@ -115,7 +145,7 @@ class _Naive:
         """Return [T, D]."""
         normed_TD = rms_norm(x_TD)
         scores_TE = torch.sigmoid(normed_TD @ self._parts.gate_XD.t())
-        best = scores_TE.topk(_TOP_K, dim=1)
+        best = scores_TE.topk(TOP_K, dim=1)
         weights_TK = best.values / best.values.sum(dim=1, keepdim=True) * 2.5
         x_TZ = self._parts.path.enter(normed_TD)
         y_TZ = torch.zeros_like(x_TZ)
@@ -127,7 +157,8 @@ class _Naive:
         return x_TD + self._parts.path.leave(y_TZ)
 
 
-def _runtime(shape: StackShape) -> MoeRuntime:
+def runtime_of(shape: StackShape) -> MoeRuntime:
+    """Return a rank alone that holds each expert once."""
     slots = np.arange(shape.num_experts)
     start = Start(
         SlotLayout((shape.num_experts,)), slots[None], slots[None, :, None], staging_rows=_WAVE
@@ -138,8 +169,8 @@ def _runtime(shape: StackShape) -> MoeRuntime:
 def _counting_s() -> float:
     """Return the seconds that one step's counts take, by the fastest of many."""
     counters = LoadCounters(num_layers=1, num_slots=_NUM_EXPERTS, num_experts=_NUM_EXPERTS)
-    view = StepView(0, (_NUM_TOKENS,), (_DECODE,))
-    ids_TK = torch.randint(_NUM_EXPERTS, (_NUM_TOKENS, _TOP_K))
+    view = StepView(0, (NUM_TOKENS,), (_DECODE,))
+    ids_TK = torch.randint(_NUM_EXPERTS, (NUM_TOKENS, TOP_K))
     received_NS = torch.bincount(ids_TK.reshape(-1), minlength=_NUM_EXPERTS)[None]
 
     def count() -> None:
@@ -151,11 +182,11 @@ def _counting_s() -> float:
 
 def _wave() -> tuple[Callable[[], object], Callable[[], object]]:
     """Return the cutover of a wave, and a copy of as many bytes to the same places."""
-    runtime = _runtime(
+    runtime = runtime_of(
         replace(
             _SHAPE,
             selector=SelectorSettings(
-                num_experts=_WAVE_SLOTS, top_k=_TOP_K, scoring=Scoring.SIGMOID
+                num_experts=_WAVE_SLOTS, top_k=TOP_K, scoring=Scoring.SIGMOID
             ),
             intermediate=_WIDER * _INTERMEDIATE,
             latent=LatentShape(_WIDER * _LATENT, normed=False),
@@ -178,7 +209,7 @@ def _wave() -> tuple[Callable[[], object], Callable[[], object]]:
     return cut_over, copy
 
 
-def _in_turn(
+def in_turn(
     first: Callable[[], object], second: Callable[[], object], *, rounds: int
 ) -> tuple[float, float]:
     """Return the fastest time of each: what else the machine does only ever adds."""

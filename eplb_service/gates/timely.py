@@ -14,6 +14,7 @@ MOST_DOUBLINGS = 6
 def samples(context: GateContext) -> Finding:
     """The window must rest on enough steps, ranks and tokens."""
     lack = lacking(context.evidence, context.settings)
+    lack = f"{lack} (counted since shares or placement last changed)" if lack else ""
     evidence = context.evidence
     enough = (
         f"{evidence.num_steps} steps, coverage {evidence.coverage:.2f}, "

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 OK, FAILED, INVALID, WRONG_STATE, UNREACHABLE = 0, 1, 2, 3, 5
 STOPPERS = (signal.SIGINT, signal.SIGTERM)
 NAME, NAMESPACE = "eplb-controller", "eplb"
+EXAMPLES = {
+    "up": "eplb-service up --address HEAD:6379 --resource eplb_controller --config settings.yaml",
+    "run": "eplb-service run --config settings.yaml",
+    "down": "eplb-service down --address HEAD:6379",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,7 +74,8 @@ def service_parser() -> argparse.ArgumentParser:
         ("run", _run, "run the controller in this process, without Ray"),
         ("down", _down, "end a detached controller actor"),
     ):
-        command = commands.add_parser(name, help=text)
+        example = f"example: {EXAMPLES[name]}"
+        command = commands.add_parser(name, help=text, description=text, epilog=example)
         command.set_defaults(act=act)
         if name != "down":
             command.add_argument("--config", type=Path, help="YAML or JSON file of settings")

@@ -21,7 +21,8 @@ def add_store_command(command: argparse.ArgumentParser, say: Say) -> None:
         ("backup", _backup, "write the store into a new file, also while a controller runs"),
         ("restore", _restore, "replace what the store holds by a backup; no controller may run"),
     ):
-        act = acts.add_parser(name, help=text, description=text)
+        example = f"example: eplb-service store {name} eplb.backup --config settings.yaml"
+        act = acts.add_parser(name, help=text, description=text, epilog=example)
         act.add_argument("file", type=Path, metavar="FILE")
         act.add_argument("--config", type=Path, help="YAML or JSON file of settings")
         if name == "restore":

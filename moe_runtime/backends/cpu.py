@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends import cpu_gating, cpu_linear, cpu_rows
+from moe_runtime.backends.protocol import Activating
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import Linear
 from moe_runtime.contracts.rows import RowForm, Rows
+from moe_runtime.contracts.torch_calls import split_rows
 
 __all__ = ["CpuBackend"]
+
+
+_CACHED_ROWS = 256
+"""Of gate and up, what some hundred KiB hold."""
 
 
 class CpuBackend:
@@ -47,6 +53,11 @@ class CpuBackend:
     def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return each row times the transposed matrix of its group; empty groups cost nothing."""
         return cpu_linear.grouped_linear(rows, linear, counts)
+
+    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+        """Return the activation, some rows at a time: all of them would not stay in any cache."""
+        pieces = [activation(piece) for piece in split_rows(gate_up_MF, _CACHED_ROWS)]
+        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return the sum over k of weight times row, where a row is named.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from moe_runtime.backends import cpu_linear
 from moe_runtime.backends.cpu import CpuBackend
+from moe_runtime.backends.protocol import Activating
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import (
     DenseLinear,
@@ -82,6 +83,10 @@ def _shape_of(
 
 class TracedCpuBackend(CpuBackend):
     """Meets `Backend`: what `CpuBackend` computes."""
+
+    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+        """Return the activation of all rows at once: a tracer does not know how many there are."""
+        return activation(gate_up_MF)
 
     def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return each row times the transposed matrix of its group."""

@@ -7,6 +7,8 @@
 It opens where an NPU answers, and nowhere else; it never computes on the CPU instead.
 """
 
+import importlib
+import importlib.util
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_backend import NpuBackend, NpuBackend310
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_mc2 import Communicator
 from moe_runtime.backends.npu_rules import OLDEST, RULES
@@ -28,6 +30,7 @@ __all__ = [
     "NpuStreams",
     "communicator",
     "custom_operators",
+    "mega_moe",
     "moving_lane",
     "open_npu",
 ]
@@ -41,8 +44,14 @@ class Installation:
     soc: str
     missing: tuple[str, ...]
     """Custom operators that are not registered."""
+    num_devices: int
+    """NPUs that the process sees."""
+    mega_moe: str
+    """What keeps MegaMoe from being used; empty if nothing does."""
 
 
+_MEGA_MOE = "cann_ops_transformer"
+"""A package of its own, which may be there without `_C_ascend`, or the other way round."""
 _CUSTOM = ("dispatch_ffn_combine", "npu_dequant_swiglu_quant")
 """Of `_C_ascend`, which comes with vllm-ascend: what fused MC2 and fused experts would need."""
 
@@ -64,15 +73,30 @@ def open_npu(index: int) -> tuple[NpuBackend, Installation]:
         raise NpuKernelMissing(", ".join(gone), reason=f"torch_npu {version} does not have them")
     torch_npu.npu.set_device(index)
     soc = str(torch_npu.npu.get_device_name(index))
-    if "310P" in soc:
-        raise NpuUnavailable(f"{soc}: operators count in other types there, which is not built yet")
-    backend = NpuBackend(NpuDoor(torch.ops.npu, torch.device("npu", index)))
-    return backend, Installation(version, soc, custom_operators(_CUSTOM))
+    door = NpuDoor(torch.ops.npu, torch.device("npu", index))
+    backend = NpuBackend310(door) if "310P" in soc else NpuBackend(door)
+    return backend, Installation(version, soc, custom_operators(_CUSTOM), found, mega_moe())
 
 
 def custom_operators(wanted: Sequence[str]) -> tuple[str, ...]:
     """Return those of `wanted` that are not registered as `_C_ascend` operators."""
     return tuple(name for name in wanted if not hasattr(torch.ops._C_ascend, name))
+
+
+def mega_moe() -> str:
+    """Return what keeps MegaMoe from being used here, as a sentence; empty if nothing does.
+
+    Looked for by its own package, apart from `_C_ascend`: neither says anything of the other.
+    """
+    if importlib.util.find_spec(_MEGA_MOE) is None:
+        return f"the package {_MEGA_MOE} is not installed"
+    try:
+        operators = importlib.import_module(f"{_MEGA_MOE}.ops")
+    except (ImportError, OSError, RuntimeError) as cause:
+        return f"{_MEGA_MOE} cannot be imported ({cause})"
+    wanted = ("get_symm_buffer_for_mega_moe", "mega_moe")
+    gone = [name for name in wanted if not callable(getattr(operators, name, None))]
+    return f"{_MEGA_MOE} does not have {', '.join(gone)}" if gone else ""
 
 
 def communicator(group: dist.ProcessGroup) -> Communicator:

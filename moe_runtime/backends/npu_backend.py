@@ -7,21 +7,23 @@ Never run on an NPU by this project: what was checked, and how far, is in the RE
 """
 
 from dataclasses import dataclass
-from typing import assert_never
 
 import torch
 from torch import Tensor
 
-from moe_runtime.backends import npu_gating
+from moe_runtime.backends import npu_gating, npu_linear, npu_quantise
 from moe_runtime.backends.npu_door import NpuDoor
-from moe_runtime.contracts.errors import UnreadableRows
+from moe_runtime.backends.protocol import Activating
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.linears import DenseLinear, Int8Linear, Linear
-from moe_runtime.contracts.npu_errors import NpuKernelMissing
-from moe_runtime.contracts.rows import Int8Rows, PlainRows, RowForm, Rows
+from moe_runtime.contracts.linears import DenseLinear, Linear
+from moe_runtime.contracts.npu_errors import NpuCallRefused, NpuKernelMissing
+from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 
-__all__ = ["NpuBackend"]
+__all__ = ["NpuBackend", "NpuBackend310"]
+
+_LANES_310 = 16
+"""Outputs of a grouped linear come in whole ones of these on a 310P."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,60 +52,19 @@ class NpuBackend:
         return GroupCounts(none.index_add(0, groups_M, torch.ones_like(groups_M)))
 
     def quantise(self, x_MZ: Tensor, form: RowForm) -> Rows:
-        """Return rows in a form, each from itself alone; raises NpuKernelMissing."""
-        match form:
-            case RowForm.PLAIN:
-                return PlainRows(x_MZ)
-            case RowForm.INT8:
-                q_MZ, scale_M = self.door.call(
-                    "npu_dynamic_quant",
-                    input=x_MZ,
-                    smooth_scales=None,
-                    group_index=None,
-                    dst_type=torch.int8,
-                    quant_mode="pertoken",
-                )
-                return Int8Rows(q_MZ, scale_M, x_MZ.dtype)
-            case RowForm.FP8 | RowForm.MXFP8 | RowForm.MXFP4:
-                raise NpuKernelMissing(f"rows in the form {form.value}", reason="not built yet")
-        assert_never(form)
+        """Return rows in a form, each from itself alone."""
+        return npu_quantise.quantise(self.door, x_MZ, form)
 
     def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return [M, B] in the rows' dtype; rows beyond all groups get anything.
 
-        Groups go out by where each ends: the operator takes counts only of two or more groups.
-        For bfloat16 rows the operator takes scales in bfloat16, so they are rounded to it.
-
         Raises UnreadableRows and NpuKernelMissing.
         """
-        match rows, linear:
-            case PlainRows(x_MA), DenseLinear(w_SBA):
-                scale, per_token = None, None
-            case Int8Rows(x_MA, scale_M), Int8Linear(w_SBA, scale_SB):
-                per_token = [scale_M]
-                scale = [scale_SB if rows.dtype == torch.float16 else scale_SB.to(torch.bfloat16)]
-            case PlainRows() | Int8Rows(), DenseLinear() | Int8Linear():
-                raise UnreadableRows(
-                    f"in the form {rows.form.value}", weights=f"stored as {type(linear).__name__}"
-                )
-            case _:
-                raise NpuKernelMissing(
-                    f"{rows.form.value} rows by {type(linear).__name__}", reason="not built yet"
-                )
-        (out_MB,) = self.door.call(
-            "npu_grouped_matmul",
-            x=[x_MA],
-            weight=[w_SBA.transpose(1, 2)],
-            scale=scale,
-            per_token_scale=per_token,
-            group_list=counts.to_offsets().ends_S,
-            split_item=3,
-            group_type=0,
-            group_list_type=0,
-            act_type=0,
-            output_dtype=rows.dtype,
-        )
-        return out_MB
+        return npu_linear.grouped_linear(self.door, rows, linear, counts)
+
+    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+        """Return the activation by torch's own operators, of all rows at once."""
+        return activation(gate_up_MF)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return [T, Z] by npu_moe_token_unpermute.
@@ -130,3 +91,35 @@ class NpuBackend:
             restore_shape=None,
         )
         return summed_TZ
+
+
+@dataclass(frozen=True, slots=True)
+class NpuBackend310(NpuBackend):
+    """The variant for a 310P, where operators take less; rows are in float16 there.
+
+    It counts rows in 32 bits, which `npu_expand` widens on every device.
+    """
+
+    def gate(
+        self, logits_TE: Tensor, settings: SelectorSettings, correction_E: Tensor | None
+    ) -> Choice:
+        """Refuse: the operator is not documented for a 310P, whose layers use the reference."""
+        del logits_TE, settings, correction_E
+        raise NpuKernelMissing("fused gating", reason="npu_moe_gating_top_k is not for a 310P")
+
+    def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
+        """Return [M, B] for plain float16 rows; raises NpuCallRefused and NpuKernelMissing."""
+        if not (isinstance(rows, PlainRows) and isinstance(linear, DenseLinear)):
+            raise NpuKernelMissing(
+                f"{rows.form.value} rows by {type(linear).__name__}",
+                reason="npu_grouped_matmul reads float16 alone on a 310P",
+            )
+        width = linear.w_SBA.shape[1]
+        if rows.dtype != torch.float16 or width % _LANES_310:
+            raise NpuCallRefused(
+                "npu_grouped_matmul",
+                "weight",
+                got=f"{width} wide of {rows.dtype}",
+                expected=f"a multiple of {_LANES_310}, of float16, on a 310P",
+            )
+        return npu_linear.grouped_linear(self.door, rows, linear, counts)

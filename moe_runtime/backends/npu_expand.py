@@ -11,7 +11,15 @@ from torch import Tensor
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.npu_errors import NpuKernelMissing
-from moe_runtime.contracts.rows import AdaptedRows, Int8Rows, PlainRows, Rows
+from moe_runtime.contracts.rows import (
+    AdaptedRows,
+    Fp8Rows,
+    Int8Rows,
+    Mx4Rows,
+    Mx8Rows,
+    PlainRows,
+    Rows,
+)
 
 __all__ = ["Expanded", "expand"]
 
@@ -34,15 +42,16 @@ def expand(door: NpuDoor, rows: Rows, groups_TK: Tensor, num_groups: int) -> Exp
 
     Raises NpuKernelMissing.
     """
+    scale: Tensor | None = None
     match rows:
         case AdaptedRows():
             raise NpuKernelMissing("rows with adapters", reason="not built")
         case PlainRows(x_TZ):
-            scale = None
+            pass
         case Int8Rows(x_TZ, scale):
             pass
-        case _:
-            raise NpuKernelMissing(f"rows in the form {rows.form.value}", reason="not built")
+        case Fp8Rows(codes, _) | Mx8Rows(codes, _) | Mx4Rows(codes, _):
+            x_TZ = codes.view(torch.int8)  # bytes are moved, and nothing is made of them
     num_tokens, k = groups_TK.shape
     if not num_tokens * k:
         none = GroupCounts(torch.zeros(num_groups, dtype=torch.int64, device=groups_TK.device))
@@ -66,6 +75,25 @@ def expand(door: NpuDoor, rows: Rows, groups_TK: Tensor, num_groups: int) -> Exp
         row_idx_type=0,
         x_dtype=None,
     )
-    expanded = PlainRows(x_MZ) if scale is None else rows.of((x_MZ, scale_M))
     index_TK = index_M.to(torch.int64).view(num_tokens, k)
-    return Expanded(expanded, GroupCounts(counts_S), index_TK)
+    expanded = rows.of(_parts(rows, x_MZ, scale_M, index_TK))
+    # A 310P counts in 32 bits.
+    return Expanded(expanded, GroupCounts(counts_S.to(torch.int64)), index_TK)
+
+
+def _parts(rows: Rows, x_MZ: Tensor, scale_M: Tensor, index_TK: Tensor) -> tuple[Tensor, ...]:
+    """Return the parts of sorted rows; scales that the operator has not moved follow their rows."""
+    match rows:
+        case PlainRows():
+            return (x_MZ,)
+        case Int8Rows():
+            return x_MZ, scale_M
+        case Fp8Rows(codes, scales) | Mx8Rows(codes, scales) | Mx4Rows(codes, scales):
+            num_pairs = index_TK.numel()
+            index = index_TK.reshape(-1)
+            # One place more takes the pairs that have no row.
+            places = torch.where(index < 0, num_pairs, index)
+            tokens = torch.arange(num_pairs, device=index.device) // index_TK.shape[1]
+            order_M = torch.zeros(num_pairs + 1, dtype=torch.int64, device=index.device)
+            order_M = order_M.scatter(0, places, tokens)[:num_pairs]
+            return x_MZ.view(codes.dtype), scales[order_M]

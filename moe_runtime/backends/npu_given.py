@@ -66,6 +66,14 @@ class Given:
             raise self.refusal(name, got=f"{len(inside)} tensors", expected="a list of one")
         return self.tensor(name, *shape, dtypes=dtypes, inside=inside[0])
 
+    def axes(self, name: str) -> int:
+        """Return how many axes the tensor in a list of one has; 0 for anything else."""
+        match self.arguments[name]:
+            case [Tensor() as inside]:
+                return inside.ndim
+            case _:
+                return 0
+
     def one_of(self, **allowed: tuple[object, ...]) -> None:
         """Refuse arguments that are none of the values given for them; True is not 1 here."""
         for name, values in allowed.items():

@@ -5,17 +5,37 @@ Axes    B rows of a rank's block   K experts per row   Z width   S local slots
 """
 
 from dataclasses import dataclass
+from typing import assert_never
 
 import torch
 from torch import Tensor
 
 from moe_runtime.backends.npu_door import NpuDoor
+from moe_runtime.backends.npu_matmul_rule import E2M1, E4M3
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.ids import PhysicalIds
-from moe_runtime.contracts.npu_errors import NpuKernelMissing
-from moe_runtime.contracts.rows import Int8Rows, PlainRows, RowForm
+from moe_runtime.contracts.rows import (
+    BLOCK,
+    Fp8Rows,
+    Int8Rows,
+    Mx4Rows,
+    Mx8Rows,
+    PlainRows,
+    RowForm,
+    Rows,
+)
 
 __all__ = ["Block", "Communicator", "Mc2Sent", "NpuMc2"]
+
+
+_QUANTISING: dict[RowForm, tuple[int, int | None]] = {
+    RowForm.PLAIN: (0, None),
+    RowForm.INT8: (2, None),
+    RowForm.FP8: (2, E4M3),
+    RowForm.MXFP8: (4, E4M3),
+    RowForm.MXFP4: (4, E2M1),
+}
+"""How dispatch quantises into each form: the operator's number of the way, and of the elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +63,7 @@ class Block:
 class Mc2Sent:
     """What arrived, and what combine must be given again."""
 
-    rows: PlainRows | Int8Rows
+    rows: Rows
     """[A], sorted by local slot; beyond the counts they mean nothing."""
     counts: GroupCounts
     slots_BK: Tensor
@@ -65,10 +85,9 @@ class NpuMc2:
     def dispatch(self, block: Block, form: RowForm) -> Mc2Sent:
         """Send rows to their slots, quantised on the way if the form says so.
 
-        Raises NpuCallRefused and NpuKernelMissing, before anything is sent.
+        Raises NpuCallRefused, before anything is sent.
         """
-        if form not in (RowForm.PLAIN, RowForm.INT8):
-            raise NpuKernelMissing(f"MC2 with rows in the form {form.value}", reason="not built")
+        mode, elements = _QUANTISING[form]
         slots_BK = block.slots.ids_TK.to(torch.int32)
         communicator = self.communicator
         x_AZ, scale_A, assist, counts_S, ep_counts, tp_counts, _ = self.door.call(
@@ -88,16 +107,15 @@ class NpuMc2:
             expert_shard_type=0,
             shared_expert_num=1,
             shared_expert_rank_num=0,
-            quant_mode=2 if form is RowForm.INT8 else 0,
+            quant_mode=mode,
             global_bs=block.global_rows,
             expert_token_nums_type=1,
             comm_alg="",
-            y_dtype=None,
+            y_dtype=elements,
             x_dtype=None,
             scales_dtype=None,
         )
-        dtype = block.x_BZ.dtype
-        rows = Int8Rows(x_AZ, scale_A, dtype) if form is RowForm.INT8 else PlainRows(x_AZ)
+        rows = _rows(form, x_AZ, scale_A, block.x_BZ)
         return Mc2Sent(rows, GroupCounts(counts_S), slots_BK, assist, ep_counts, tp_counts)
 
     def combine(self, rows_AZ: Tensor, sent: Mc2Sent, block: Block, weights_BK: Tensor) -> Tensor:
@@ -129,3 +147,19 @@ class NpuMc2:
             comm_alg="",
         )
         return summed_BZ
+
+
+def _rows(form: RowForm, q: Tensor, scales: Tensor, x_BZ: Tensor) -> Rows:
+    """Return what arrived; the scales of blocks come in pairs, and rows keep those of theirs."""
+    match form:
+        case RowForm.PLAIN:
+            return PlainRows(q)
+        case RowForm.INT8:
+            return Int8Rows(q, scales, x_BZ.dtype)
+        case RowForm.FP8:
+            return Fp8Rows(q, scales, x_BZ.dtype)
+        case RowForm.MXFP8 | RowForm.MXFP4:
+            kept = scales.view(torch.uint8)[:, : -(-x_BZ.shape[1] // BLOCK)]
+            rows = Mx8Rows if form is RowForm.MXFP8 else Mx4Rows
+            return rows(q.view(torch.uint8) if form is RowForm.MXFP4 else q, kept, x_BZ.dtype)
+    assert_never(form)

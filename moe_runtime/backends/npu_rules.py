@@ -4,8 +4,8 @@ The rules follow the texts that the torch-npu wheel carries for its operators, a
 and combine, which have none there, the limits known for their kernels. torch_npu's own shape
 functions let most of these mistakes pass, and what a kernel makes of them is not known.
 
-Axes    T, B rows   E experts to choose from   K experts per row   Z, A input width
-        O output width   S local slots   P slots of all ranks   M rows sorted by slot
+Axes    T, B rows   E experts to choose from   K experts per row   Z input width
+        P slots of all ranks   M rows sorted by slot
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from types import MappingProxyType
 import torch
 
 from moe_runtime.backends.npu_given import Given
+from moe_runtime.backends.npu_matmul_rule import E2M1, E4M3, grouped_matmul
+from moe_runtime.contracts.rows import BLOCK
 
 __all__ = ["OLDEST", "RULES", "Rule"]
 
@@ -29,10 +31,10 @@ _FLOAT32 = (torch.float32,)
 _MOST_CHOSEN_FROM = 2048
 _LANE = 32
 _MOST_EXPERTS = 10240
-_MOST_GROUPS = 1024
-_INNER_LIMIT = 65536
 _MOST_PER_TOKEN = 512
 _MOST_SENT = 16
+_ELEMENTS: dict[int, tuple[int | None, ...]] = {2: (None, E4M3), 4: (E4M3, E2M1)}
+"""What dispatch quantises to, by the way in which it does."""
 _ASSIST = 128
 """int32 of assist information for each row that may arrive."""
 
@@ -97,35 +99,27 @@ def _init_routing(given: Given) -> None:
         given.one_of(scale=(None,))
 
 
-def _grouped_matmul(given: Given) -> None:
-    x = given.only("x", None, None, dtypes=(*_FLOATS, torch.int8))
-    weight = given.only("weight", None, x.shape[1], None, dtypes=(x.dtype,))
-    num_slots, width_in, width_out = weight.shape
-    if num_slots > _MOST_GROUPS:
-        raise given.refusal("weight", got=f"{num_slots} slots", expected=f"{_MOST_GROUPS} at most")
-    if max(width_in, width_out) >= _INNER_LIMIT:
-        raise given.refusal(
-            "weight", got=f"{width_in} by {width_out}", expected=f"less than {_INNER_LIMIT} each"
-        )
-    given.tensor("group_list", num_slots, dtypes=_INT64)
-    given.one_of(split_item=(3,), group_type=(0,), group_list_type=(0,), act_type=(0,))
-    if x.dtype != torch.int8:
-        given.one_of(scale=(None,), per_token_scale=(None,), output_dtype=(x.dtype,))
-        return
-    given.one_of(output_dtype=_HALVES)
-    scaled = torch.float32 if given.arguments["output_dtype"] == torch.float16 else torch.bfloat16
-    given.only("scale", num_slots, width_out, dtypes=(scaled,))
-    given.only("per_token_scale", x.shape[0], dtypes=_FLOAT32)
-
-
 def _dynamic_quant(given: Given) -> None:
     given.tensor("input", None, None, dtypes=_HALVES)
     given.one_of(
         smooth_scales=(None,),
         group_index=(None,),
-        dst_type=(torch.int8,),
+        dst_type=(torch.int8, torch.float8_e4m3fn),
         quant_mode=("pertoken",),
     )
+
+
+def _dynamic_mx_quant(given: Given) -> None:
+    x = given.tensor("input", None, None, dtypes=_HALVES)
+    given.one_of(
+        axis=(-1,),
+        round_mode=("rint",),
+        dst_type=(E4M3, E2M1),
+        block_size=(BLOCK,),
+        scale_alg=(0,),
+    )
+    if given.arguments["dst_type"] == E2M1 and x.shape[1] % 2:
+        raise given.refusal("input", got=f"{x.shape[1]} wide", expected="an even width")
 
 
 def _token_unpermute(given: Given) -> None:
@@ -146,12 +140,13 @@ def _token_unpermute(given: Given) -> None:
 def _dispatch(given: Given) -> None:
     x = given.tensor("x", None, None, dtypes=_HALVES)
     _group(given, num_rows=x.shape[0])
+    mode = given.arguments["quant_mode"]
     given.one_of(
         scales=(None,),
         expert_scales=(None,),
-        quant_mode=(0, 2),
+        quant_mode=(0, 2, 4),
         expert_token_nums_type=(1,),
-        y_dtype=(None,),
+        y_dtype=_ELEMENTS.get(mode, (None,)) if isinstance(mode, int) else (None,),
         x_dtype=(None,),
         scales_dtype=(None,),
     )
@@ -235,12 +230,16 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
             _init_routing,
         ),
         "npu_grouped_matmul": _rule(
-            """x weight scale per_token_scale group_list split_item group_type group_list_type
-            act_type output_dtype""",
-            _grouped_matmul,
+            """x weight bias scale antiquant_scale antiquant_offset per_token_scale group_list
+            split_item group_type group_list_type act_type output_dtype x_dtype weight_dtype
+            scale_dtype per_token_scale_dtype""",
+            grouped_matmul,
         ),
         "npu_dynamic_quant": _rule(
             "input smooth_scales group_index dst_type quant_mode", _dynamic_quant
+        ),
+        "npu_dynamic_mx_quant": _rule(
+            "input axis round_mode dst_type block_size scale_alg", _dynamic_mx_quant
         ),
         "npu_moe_token_unpermute": _rule(
             "permuted_tokens sorted_indices probs padded_mode restore_shape", _token_unpermute

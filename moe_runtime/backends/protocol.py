@@ -1,11 +1,12 @@
 """What a device must be able to do.
 
-Axes    M rows   S groups   A input width   B output width   Z width of a row
+Axes    M rows   S groups   A input width   B output width   Z width of a row   F = 2 I
         T tokens   K experts per token   E experts
 
 Every backend matches `cpu` within a stated tolerance; ids and counts match exactly.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -15,7 +16,11 @@ from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import Linear
 from moe_runtime.contracts.rows import RowForm, Rows
 
-__all__ = ["Backend"]
+__all__ = ["Activating", "Backend"]
+
+
+Activating = Callable[[Tensor], Tensor]
+"""From gate and up side by side to what is projected down; each row from itself alone."""
 
 
 class Backend(Protocol):
@@ -51,6 +56,10 @@ class Backend(Protocol):
 
         Rows are sorted by group; those beyond all groups get anything. Raises UnreadableRows.
         """
+        ...
+
+    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+        """Return [M, I]: an activation of every row."""
         ...
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:

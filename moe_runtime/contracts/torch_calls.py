@@ -10,12 +10,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor
 
+from moe_runtime.contracts.errors import ShapeMismatch
+
 __all__ = [
+    "all_to_all_traced",
     "batch_p2p",
     "first_line",
     "from_array",
+    "gather_traced",
     "in_pieces",
     "new_group",
     "split_rows",
@@ -24,6 +29,7 @@ __all__ = [
     "to_ints",
     "unique_ints",
     "wait_for",
+    "whole",
 ]
 
 
@@ -101,6 +107,27 @@ def batch_p2p(
     return dist.batch_isend_irecv(operations) if operations else []
 
 
+def gather_traced(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return the rows of all ranks, as many from each; one operator for a tracer."""
+    return functional.all_gather_tensor(rows.contiguous(), 0, group)
+
+
+def all_to_all_traced(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Return what each rank has sent, rows in equal parts; one operator for a tracer."""
+    return functional.all_to_all_single(rows.contiguous(), None, None, group)
+
+
 def first_line(error: RuntimeError) -> str:
     """Return the first line of what torch says, without the C++ stack below it."""
     return (str(error).splitlines() or [repr(error)])[0]
+
+
+def whole(numbers: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:
+    """Return a copy as int64; raises ShapeMismatch for what is not whole numbers.
+
+    A half, or a number of more than 64 bits, would be cut to another slot's without a word.
+    """
+    given = np.asarray(numbers)
+    if given.size and given.dtype.kind not in "iu":
+        raise ShapeMismatch(f"{what} of {given.dtype}", got=given.shape, expected="whole numbers")
+    return np.array(given, dtype=np.int64)

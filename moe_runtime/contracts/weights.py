@@ -29,8 +29,10 @@ __all__ = [
     "BiasedWeights",
     "DenseWeights",
     "ExpertWeights",
+    "FusedWeights",
     "Mxfp4A16Weights",
     "PlainExpertWeights",
+    "ReadableWeights",
     "StackedWeights",
     "W4A4Mxfp4Weights",
     "W4A8MxfpWeights",
@@ -209,8 +211,45 @@ class BiasedWeights:
         )
 
 
-ExpertWeights = PlainExpertWeights | BiasedWeights
+ReadableWeights = PlainExpertWeights | BiasedWeights
 """Everything that `experts` computes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedWeights:
+    """Integer experts that fused MC2 reads too: by scales of its own, beside the format's.
+
+    Its operators take float32 scales as bits in the low words of int64. They are no view of the
+    format's scales, so they are tensors of an expert like any other, and move with it.
+    """
+
+    weights: ReadableWeights
+    fused13_S: Tensor
+    """int64 [S, ...] as the scales of gate and up."""
+    fused2_S: Tensor
+    """int64 [S, ...] as the scales of down."""
+
+    @property
+    def rows(self) -> RowForm:
+        """The form in which the experts read rows."""
+        return self.weights.rows
+
+    def named(self) -> dict[str, Tensor]:
+        """Return every tensor of the format, and both stacks of fused MC2."""
+        return self.weights.named() | {"w13_fused": self.fused13_S, "w2_fused": self.fused2_S}
+
+    def allocate(self, num_slots: int) -> "FusedWeights":
+        """Return zeroed weights of the same format for another number of slots."""
+        one, two = self.fused13_S, self.fused2_S
+        return FusedWeights(
+            self.weights.allocate(num_slots),
+            one.new_zeros((num_slots, *one.shape[1:])),
+            two.new_zeros((num_slots, *two.shape[1:])),
+        )
+
+
+ExpertWeights = ReadableWeights | FusedWeights
+"""Everything that a slot may hold."""
 
 
 def _prefixed(name: str, linear: Linear) -> dict[str, Tensor]:

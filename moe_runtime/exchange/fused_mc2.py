@@ -43,7 +43,11 @@ class Overflow:
     @property
     def rows(self) -> int:
         """Rows of all ranks that find no place."""
-        return sum(max(0, demand - self.capacity) for demand in self.demand_N)
+        return sum(self.rows_at(rank) for rank in range(len(self.demand_N)))
+
+    def rows_at(self, rank: int) -> int:
+        """Return the rows that find no place at one rank."""
+        return max(0, self.demand_N[rank] - self.capacity)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

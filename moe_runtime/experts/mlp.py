@@ -15,7 +15,7 @@ from moe_runtime.contracts.errors import UnreadableRows
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.stages import Computed, Dispatched
-from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
+from moe_runtime.contracts.weights import BiasedWeights, ReadableWeights
 from moe_runtime.experts.activations import Activation
 from moe_runtime.experts.lora import Adapted, Unadapted
 
@@ -31,7 +31,7 @@ def _nothing() -> None:
 
 def compute_grouped(
     dispatched: Dispatched[C],
-    weights: ExpertWeights,
+    weights: ReadableWeights,
     *,
     activation: Activation,
     backend: Backend,
@@ -52,14 +52,15 @@ def compute_grouped(
     match weights:
         case BiasedWeights(inner, bias13_SF, bias2_SZ):
             gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, inner.w13, counts))
-            hidden_MI = activation(gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF)))
+            gate_up_MF = gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF))
+            hidden_MI = backend.activate(activation, gate_up_MF)
             hidden = backend.quantise(hidden_MI, weights.rows)
             before_down()
             out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, inner.w2, counts))
             return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
         case _:
             gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, weights.w13, counts))
-            hidden_MI = activation(gate_up_MF)
+            hidden_MI = backend.activate(activation, gate_up_MF)
             hidden = backend.quantise(hidden_MI, weights.rows)
             before_down()
             out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, weights.w2, counts))

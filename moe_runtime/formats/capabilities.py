@@ -16,12 +16,15 @@ from moe_runtime.contracts.errors import Unsupported
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.formats.packing import WeightFormat
 
-__all__ = ["Asked", "DeviceKind", "refusals", "require"]
+__all__ = ["DTYPES", "Asked", "DeviceKind", "refusals", "require"]
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+"""In which a model may compute, and in which tokens may come."""
 _FUSED = "fused_mc2"
 _PLAIN_SWIGLU = "SwiGLU"
 _INTEGERS = {WeightFormat.W8A8, WeightFormat.W4A8}
+_HALVES = {WeightFormat.W8A8, WeightFormat.W4A16}
+"""Quantised formats whose products operators write as float16 too."""
 _ANYWHERE = {*_INTEGERS, WeightFormat.UNQUANTISED, WeightFormat.W4A16}
 
 
@@ -76,9 +79,14 @@ def _dtype(asked: Asked) -> Iterator[str]:
         yield f"{asked.dtype} is no dtype of a model, expected one of {DTYPES}"
     if asked.device is not DeviceKind.CPU and asked.dtype is torch.float64:
         yield "no Ascend device multiplies float64"
-    quantised = asked.format is not WeightFormat.UNQUANTISED
-    if asked.device is not DeviceKind.CPU and quantised and asked.dtype is torch.float32:
+    quantised, on_ascend = (
+        asked.format is not WeightFormat.UNQUANTISED,
+        asked.device is not DeviceKind.CPU,
+    )
+    if on_ascend and quantised and asked.dtype is torch.float32:
         yield "grouped operators write quantised products as bfloat16 or float16 only"
+    if on_ascend and quantised and asked.dtype is torch.float16 and asked.format not in _HALVES:
+        yield f"grouped operators write {asked.format.value} products as bfloat16 only"
     if asked.device is DeviceKind.P310 and asked.dtype is not torch.float16:
         yield "310P computes in float16 only"
 

@@ -38,6 +38,7 @@ from moe_runtime.contracts.weights import (
     BiasedWeights,
     DenseWeights,
     ExpertWeights,
+    FusedWeights,
     Mxfp4A16Weights,
     PlainExpertWeights,
     W4A4Mxfp4Weights,
@@ -98,6 +99,15 @@ class Packing:
     group_size: int = 0
     """Inputs that share a scale in int4 formats; 0: all inputs of an output."""
 
+    def __post_init__(self) -> None:
+        grouped = self.format in {WeightFormat.W4A8, WeightFormat.W4A16}
+        if self.group_size < 0 or (self.group_size and not grouped):
+            raise ShapeMismatch(
+                f"groups of {self.format.value} weights",
+                got=(self.group_size,),
+                expected="0 or more inputs of int4 formats, 0 of all others",
+            )
+
 
 def pack(dense: DenseWeights, packing: Packing, dtype: torch.dtype) -> PlainExpertWeights:
     """Return the nearest weights of a format.
@@ -132,7 +142,8 @@ def pack(dense: DenseWeights, packing: Packing, dtype: torch.dtype) -> PlainExpe
 
 def dense_of(weights: ExpertWeights) -> DenseWeights:
     """Return float64 weights: what the weights of a format stand for, exactly, without biases."""
-    inner = weights.weights if isinstance(weights, BiasedWeights) else weights
+    readable = weights.weights if isinstance(weights, FusedWeights) else weights
+    inner = readable.weights if isinstance(readable, BiasedWeights) else readable
     num_slots = next(iter(inner.named().values())).shape[0]
     w13, w2 = (
         torch.stack([slot_matrix(linear, slot) for slot in range(num_slots)])
@@ -153,8 +164,10 @@ def _fp8(w_SBA: Tensor) -> Fp8Linear:
 
 def _int4(w_SBA: Tensor, group_size: int) -> Int4Linear:
     grouped = _grouped(w_SBA, group_size)
-    scale_SGB = grouped.abs().amax(dim=2) / 7
+    # Kernels read scales that float16 has, so no others are stored.
+    scale_SGB = (grouped.abs().amax(dim=2) / 7).to(torch.float16).float()
     q_SGAB = torch.round(grouped / torch.where(scale_SGB == 0, 1, scale_SGB)[:, :, None])
+    q_SGAB = q_SGAB.clamp(-8, 7)
     bias_SB = 8 * (q_SGAB * scale_SGB[:, :, None]).double().sum(dim=(1, 2))
     return Int4Linear(pack_int4(q_SGAB.flatten(1, 2)), scale_SGB, bias_SB.float())
 

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from moe_runtime.experts.shared import SharedExpert
+from moe_runtime.experts.shared import ExpertGate, SharedExpert, Ungated
 from moe_runtime.routing.kinds import RouterTensors
 
 __all__ = [
@@ -93,6 +93,9 @@ class LayerWeights:
     """What the router has beside its gate."""
     path: RoutedPath
     shared: tuple[SharedExpert, ...]
+    """Beside the slots of each rank."""
+    in_slots: tuple[Ungated | ExpertGate, ...] = ()
+    """The gates of shared experts that sit in slots."""
 
 
 def rms_norm(x_TD: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class Passed:
 
     x_TZ: Tensor
     overflow_rows: int
-    """Rows, of all ranks, for which the chosen way had no place, so that another was taken."""
+    """Rows for which the chosen way had no place at this rank, so that another was taken."""
 
 
 class Passage(Protocol):
@@ -67,5 +67,5 @@ class FusedOrElse:
         done = self.fused.run(placed, view, compute)
         if isinstance(done, Overflow):
             passed = self.otherwise.run(placed, view, compute)
-            return Passed(passed.x_TZ, done.rows)
+            return Passed(passed.x_TZ, done.rows_at(view.rank))
         return Passed(done.x_TZ, 0)

@@ -2,6 +2,7 @@
 
 Axes    T tokens   K experts per token   L layers   E logical experts
         J rows of a table                P slots of all ranks
+        M shared experts that sit in slots, with the ids from E on
 
 A dispatch table names, for each expert, the slots that this rank uses. With
 J = 1 it is what vllm-ascend calls log2phy and pushes as such. With J > 1 a
@@ -22,7 +23,7 @@ from torch import Tensor
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch, UnplacedExpert
 from moe_runtime.contracts.ids import NOT_SENT, PhysicalIds
 from moe_runtime.contracts.stages import Placed, Routed
-from moe_runtime.contracts.torch_calls import from_array, to_array, unique_ints
+from moe_runtime.contracts.torch_calls import from_array, to_array, unique_ints, whole
 
 __all__ = ["DispatchTables", "SlotLayout", "remap"]
 
@@ -59,21 +60,30 @@ class SlotLayout:
 
 
 class DispatchTables:
-    """One table per layer, updated in place.
+    """One table per layer, and the slots used for shared experts, updated in place.
 
-    home    where tokens are computed, and tables looked up
+    shared_LM    the slot that this rank uses for each shared expert; no columns: none is in slots
+    home         where tokens are computed, and tables looked up
     """
 
     def __init__(
-        self, tables_LEJ: npt.ArrayLike, *, layout: SlotLayout, home: torch.device = _HOST
+        self,
+        tables_LEJ: npt.ArrayLike,
+        *,
+        layout: SlotLayout,
+        shared_LM: npt.ArrayLike = (),
+        home: torch.device = _HOST,
     ) -> None:
-        tables = np.array(tables_LEJ, dtype=np.int64)
-        if tables.ndim != 3:
+        tables = whole(tables_LEJ, "tables_LEJ")
+        if tables.ndim != 3 or not tables.shape[2]:
             raise ShapeMismatch("tables_LEJ", got=tables.shape, expected="(L, E, J)")
+        shared = whole(shared_LM, "shared_LM").reshape(len(tables), -1)
         self._layout = layout
         self._tables_LEJ = from_array(tables).to(home)
+        self._shared_LM = from_array(shared).to(home)
         for layer, table in enumerate(tables):
             self.check(layer, table)
+            self.check_shared(layer, shared[layer])
 
     def table(self, layer: int) -> Tensor:
         """Return the live int64 [E, J] table of one layer."""
@@ -85,12 +95,50 @@ class DispatchTables:
 
     def set(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's table in place; raises BadTable and keeps the old one."""
-        table = np.array(table_EJ, dtype=np.int64)
+        table = whole(table_EJ, "table_EJ")
         self.check(layer, table)
         self._tables_LEJ[layer].copy_(from_array(table))
 
+    def shared(self, layer: int) -> Tensor:
+        """Return the live int64 [M] of one layer: the slot of each shared expert."""
+        return self._shared_LM[layer]
+
+    def shared_snapshot(self) -> npt.NDArray[np.int64]:
+        """Return a copy of the slots of all layers' shared experts, [L, M]."""
+        return to_array(self._shared_LM)
+
+    def set_shared(self, layer: int, slots_M: npt.ArrayLike) -> None:
+        """Replace one layer's slots in place; raises BadTable and keeps the old ones."""
+        slots = whole(slots_M, "slots_M")
+        self.check_shared(layer, slots)
+        self._shared_LM[layer].copy_(from_array(slots))
+
+    def check_shared(self, layer: int, slots: npt.NDArray[np.int64]) -> None:
+        """Raise BadTable unless there is one slot, of those there are, for each shared expert."""
+        self._check_layer(layer)
+        expected = tuple(self._shared_LM.shape[1:])
+        if slots.shape != expected:
+            raise BadTable(
+                layer=layer, reason=f"slots of shared experts: {slots.shape}, not {expected}"
+            )
+        outside = (slots < 0) | (slots >= self._layout.num_slots)
+        if outside.any():
+            raise BadTable(
+                layer=layer,
+                reason=f"shared experts {np.flatnonzero(outside).tolist()} are sent to slots "
+                f"outside 0..{self._layout.num_slots - 1}",
+            )
+
+    def _check_layer(self, layer: int) -> None:
+        """Refuse what no layer is called; -1 would be the last one."""
+        if not 0 <= layer < len(self._tables_LEJ):
+            raise BadTable(
+                layer=layer, reason=f"there is no such layer: there are {len(self._tables_LEJ)}"
+            )
+
     def check(self, layer: int, table: npt.NDArray[np.int64]) -> None:
         """Raise BadTable unless the table has the right shape and names only slots there are."""
+        self._check_layer(layer)
         expected = tuple(self._tables_LEJ.shape[1:])
         if table.shape != expected:
             raise BadTable(layer=layer, reason=f"table has shape {table.shape}, not {expected}")

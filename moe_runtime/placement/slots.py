@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import BadInstall, ShapeMismatch
-from moe_runtime.contracts.torch_calls import from_array
+from moe_runtime.contracts.torch_calls import from_array, whole
 from moe_runtime.contracts.weights import StackedWeights
 
 __all__ = ["EMPTY", "ExpertSlots", "Install", "digest"]
@@ -39,11 +39,24 @@ class Install:
 
 
 class ExpertSlots(Generic[W]):
-    """All slots of one rank. All layers have the same format, shapes and number of slots."""
+    """All slots of one rank. All layers have the same format, shapes and number of slots.
 
-    def __init__(self, layers: Sequence[W], *, held_LS: npt.ArrayLike, staging_rows: int) -> None:
+    num_experts    of the model, shared ones that sit in slots included
+
+    Raises ShapeMismatch and BadInstall for a content that slots cannot have.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[W],
+        *,
+        held_LS: npt.ArrayLike,
+        staging_rows: int,
+        num_experts: int,
+    ) -> None:
         self._layers = tuple(layers)
-        self._held_LS = np.array(held_LS, dtype=np.int64)
+        self._held_LS = whole(held_LS, "held_LS")
+        self._num_experts = num_experts
         self._staging = self._layers[0].allocate(staging_rows)
         self.num_slots = next(iter(self._layers[0].named().values())).shape[0]
         self.staging_rows = staging_rows
@@ -52,6 +65,8 @@ class ExpertSlots(Generic[W]):
         expected = (len(self._layers), self.num_slots)
         if self._held_LS.shape != expected:
             raise ShapeMismatch("held_LS", got=self._held_LS.shape, expected=f"{expected}")
+        for layer, held_S in enumerate(self._held_LS):
+            self._check_held(layer, held_S)
 
     def weights(self, layer: int) -> W:
         """Return the live stacks of one layer."""
@@ -67,6 +82,7 @@ class ExpertSlots(Generic[W]):
 
     def expert_tensors(self, layer: int, local_slot: int) -> dict[str, Tensor]:
         """Return views onto the live memory of one slot."""
+        self._check_layer(layer)
         self._check(layer, "local slot", [local_slot], self.num_slots)
         return {name: stack[local_slot] for name, stack in self._layers[layer].named().items()}
 
@@ -83,7 +99,8 @@ class ExpertSlots(Generic[W]):
 
         Raises BadInstall, before anything is changed.
         """
-        held = np.array(held_S, dtype=np.int64)
+        held = whole(held_S, "held_S")
+        self._check_layer(layer)
         self._check_install(layer, installs, held)
         slots, rows = self._slots[layer], self._rows
         for install in installs:
@@ -104,9 +121,20 @@ class ExpertSlots(Generic[W]):
             raise BadInstall(
                 layer=layer, reason=f"new content has shape {held.shape}, not ({self.num_slots},)"
             )
+        self._check_held(layer, held)
         unfilled = set(np.flatnonzero((held != self._held_LS[layer]) & (held != EMPTY)).tolist())
         if missing := sorted(unfilled - set(targets)):
             raise BadInstall(layer=layer, reason=f"slots {missing} get a new expert but no weights")
+
+    def _check_layer(self, layer: int) -> None:
+        """Refuse what no layer is called; -1 would be the last one."""
+        if not 0 <= layer < len(self._layers):
+            raise BadInstall(
+                layer=layer, reason=f"there is no such layer: there are {len(self._layers)}"
+            )
+
+    def _check_held(self, layer: int, held: npt.NDArray[np.int64]) -> None:
+        self._check(layer, "expert", held[held != EMPTY].tolist(), self._num_experts)
 
     @staticmethod
     def _check(layer: int, what: str, numbers: Sequence[int], limit: int) -> None:

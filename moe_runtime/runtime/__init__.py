@@ -55,10 +55,11 @@ from moe_runtime.routing.kinds import (
 )
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.device import CPU, Device
-from moe_runtime.runtime.engine import MoeRuntime, Start
-from moe_runtime.runtime.model import LatentShape, Model, StackShape
+from moe_runtime.runtime.engine import MoeRuntime
+from moe_runtime.runtime.model import IN_SLOTS, LatentShape, Model, SharedInSlots, StackShape
 from moe_runtime.runtime.npu_device import open_device, peers_of
 from moe_runtime.runtime.reference import DenseReference
+from moe_runtime.runtime.start import Start
 from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
 from moe_runtime.runtime.traffic import ByTable, Nodes, OneNode, Traffic
 
@@ -67,6 +68,7 @@ __all__ = [
     "EMPTY",
     "EVEN",
     "GELU",
+    "IN_SLOTS",
     "NO_ADAPTER",
     "NO_ADAPTERS",
     "NO_TOKEN_IDS",
@@ -117,6 +119,7 @@ __all__ = [
     "SelectorSettings",
     "Sharded",
     "Shards",
+    "SharedInSlots",
     "SiTU",
     "SlotLayout",
     "SocFamily",

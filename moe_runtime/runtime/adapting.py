@@ -18,7 +18,7 @@ from moe_runtime.contracts.adapters import (
     NoAdapters,
 )
 from moe_runtime.contracts.errors import ShapeMismatch
-from moe_runtime.layer.layer import LayerAdapters
+from moe_runtime.layer.given import LayerAdapters
 from moe_runtime.placement.slots import digest
 from moe_runtime.runtime.batch import Batch
 from moe_runtime.runtime.model import StackShape

@@ -45,6 +45,18 @@ class Batch:
         """Return a batch without padding."""
         return Batch(x_TD, torch.ones(x_TD.shape[0], dtype=torch.bool), router, step)
 
+    def at(self, home: torch.device) -> "Batch":
+        """Return the same batch in a device's memory, copied there if it is elsewhere."""
+        router, ids, adapters = self.router, self.token_ids, self.adapters
+        return Batch(
+            self.x_TD.to(home),
+            self.real_T.to(home),
+            ByLogits(router.logits_LTE.to(home)) if isinstance(router, ByLogits) else router,
+            self.step,
+            TokenIds(ids.ids_T.to(home)) if isinstance(ids, TokenIds) else ids,
+            AdapterIds(adapters.ids_T.to(home)) if isinstance(adapters, AdapterIds) else adapters,
+        )
+
     @staticmethod
     def dummy(
         width: int, *, phase: Phase = Phase.DECODE, dtype: torch.dtype = torch.float32

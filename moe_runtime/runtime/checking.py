@@ -6,10 +6,12 @@ Axes    E experts   J rows of a table   S local slots
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.npu_errors import WrongMemory
 from moe_runtime.contracts.tokens import TokenIds
+from moe_runtime.formats.capabilities import DTYPES
 from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.model import StackShape
@@ -30,8 +32,13 @@ def check_memory(batch: Batch, home: torch.device) -> None:
 
 
 def check_batch(shape: StackShape, batch: Batch) -> None:
-    """Raise ShapeMismatch unless what a rank brings to a step fits the model."""
+    """Raise ShapeMismatch unless what a rank brings to a step fits the model.
+
+    Whole numbers are refused: they are rows of a quantised layer, whose scale is not here, and a
+    router that reads them chooses by noise.
+    """
     x = tuple(batch.x_TD.shape)
+    _check_dtype("x_TD", batch.x_TD)
     if len(x) != 2 or x[1] != shape.width:
         raise ShapeMismatch("x_TD", got=x, expected=f"(T, {shape.width})")
     if batch.real_T.shape != x[:1] or batch.real_T.dtype != torch.bool:
@@ -40,10 +47,18 @@ def check_batch(shape: StackShape, batch: Batch) -> None:
         case ByGate():
             pass
         case ByLogits(logits_LTE):
+            _check_dtype("logits_LTE", logits_LTE)
             expected = (shape.num_layers, x[0], shape.num_candidates)
             if logits_LTE.shape != expected:
                 raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
     check_batch_ids(shape.selector, batch.token_ids, batch.real_T)
+
+
+def _check_dtype(what: str, given: Tensor) -> None:
+    if given.dtype not in DTYPES:
+        raise ShapeMismatch(
+            f"{what} of {given.dtype}", got=given.shape, expected=f"one of {[*DTYPES]}"
+        )
 
 
 def check_own(
@@ -53,14 +68,16 @@ def check_own(
     *,
     base: int,
     rank: int,
+    first: int = 0,
 ) -> None:
     """Raise BadTable if a table names one of this rank's slots for an expert it does not hold.
 
-    base    this rank's first slot
+    base     this rank's first slot
+    first    the expert that the table begins with
     """
     local = table_EJ - base
-    experts, rows = np.nonzero((local >= 0) & (local < len(held_S)))
-    holds = held_S[local[experts, rows]]
+    places, rows = np.nonzero((local >= 0) & (local < len(held_S)))
+    experts, holds = places + first, held_S[local[places, rows]]
     if wrong := sorted(set(experts[holds != experts].tolist())):
         raise BadTable(
             layer=layer,

@@ -1,14 +1,14 @@
 """A stack of MoE layers on one rank.
 
 Axes    T rows   D model width   L layers   S local slots   E experts   J rows of a table
-        X experts to choose from
+        X experts to choose from   M shared experts that sit in slots
 
     x = x + layer(rms_norm(x))    for each layer
 """
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -18,56 +18,47 @@ from torch import Tensor
 from moe_runtime.backends.coding import FormCoder
 from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
 from moe_runtime.contracts.adapters import ExpertAdapters
-from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
-from moe_runtime.contracts.torch_calls import to_array
+from moe_runtime.contracts.torch_calls import whole
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
 from moe_runtime.formats.packing import Packing
-from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState, Way
+from moe_runtime.layer.given import LayerInput, LayerMaths, RankState
+from moe_runtime.layer.layer import MoELayer, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
-from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots, Install
+from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.routing.router import bind
 from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.checking import check_batch, check_memory, check_own
-from moe_runtime.runtime.device import CPU, Device
+from moe_runtime.runtime.checking import check_batch, check_memory
+from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.loading import (
+    ServedAs,
     at_home,
     load_slots,
     require_modes,
+    served_as,
     served_expert,
     served_layer,
 )
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
+from moe_runtime.runtime.routes import Routes
+from moe_runtime.runtime.start import Start, check_start
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
-__all__ = ["MoeRuntime", "Start"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Start:
-    """What one rank serves when it starts."""
-
-    layout: SlotLayout
-    held_LS: npt.ArrayLike
-    """[L, S] logical expert in each of this rank's slots, -1 for empty."""
-    tables_LEJ: npt.ArrayLike
-    """[L, E, J] slots that this rank's tokens use."""
-    staging_rows: int
-    device: Device = CPU
-    """What it is computed on."""
+__all__ = ["MoeRuntime"]
 
 
 class MoeRuntime:
     """One rank of the stack.
 
     All methods are for the step's thread, except that the views of `slots` may be read and
-    its staging rows written by a thread that moves weights.
+    its staging rows written by a thread that moves weights. `routes` has the slots of shared
+    experts, where those sit in slots.
     """
 
     def __init__(
@@ -83,32 +74,28 @@ class MoeRuntime:
         shape = model.shape
         traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
         require_modes(shape, traffic, start.device, dtype=dtype, packing=packing)
-        held_LS = np.array(start.held_LS, dtype=np.int64)
-        _check_start(shape, start, peers)
+        held_LS = whole(start.held_LS, "held_LS")
+        check_start(shape, start, peers)
         self.model = model
         self.layout = start.layout
         self._peers = peers
-        self._base = start.layout.base(peers.rank)
-        self._dtype, self._packing = dtype, packing
+        self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
         self.device = start.device
-        home = self.device.home
-        self.slots = _load(model, start, held_LS, (packing, dtype))
-        self._tables = DispatchTables(start.tables_LEJ, layout=start.layout, home=home)
-        for layer in range(shape.num_layers):
-            self._check_own(layer, to_array(self._tables.table(layer)))
+        self.slots = _load(model, start, held_LS, self._served)
+        self.routes = Routes(start, shape, self.slots, rank=peers.rank)
         self._counters = LoadCounters(
             num_layers=shape.num_layers,
             num_slots=self.slots.num_slots,
             num_experts=shape.num_experts,
-            home=home,
+            num_shared=shape.num_shared_in_slots,
+            home=start.device.home,
         )
-        self._marks = [_mark(table) for table in self._tables.snapshot()]
-        self._capture = traffic.capture
+        self.mode, self._capture = traffic.mode, traffic.capture
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
-        self._settings_mark = self._ways.check()
+        self._settings_mark = self._ways.check() ^ _mark_of_model(shape, dtype, packing)
         self._adapters = LoadedAdapters(traffic.num_adapters)
-        state = RankState(self.slots, self._tables, self._counters)
+        state = RankState(self.slots, self.routes.tables, self._counters)
         self.layers = _layers(model, state, dtype, self.device)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -121,9 +108,9 @@ class MoeRuntime:
 
         Raises ShapeMismatch, WrongMemory, MissingTokenIds and TokenIdOutOfRange, before the group
         hears of the step, if the batch does not fit model and device, or asks for adapters that
-        are not there (BadAdapter), RanksDisagree, on all ranks
-        alike, if they do not exchange alike, and what the stages raise; after an ExchangeFailed
-        the group is lost.
+        are not there (BadAdapter), RanksDisagree, on all ranks alike, if they do not exchange alike
+        or were not built for the same model, dtype and format, and what the stages raise; after an
+        ExchangeFailed the group is lost.
         """
         check_batch(self.model.shape, batch)
         check_memory(batch, self.device.home)
@@ -133,7 +120,7 @@ class MoeRuntime:
             self._peers,
             batch.step,
             num_rows=num_real,
-            tables_mark=_mark(self._marks),
+            tables_mark=self.routes.mark(),
             settings_mark=self._settings_mark ^ self._adapters.mark,
             home=self.device.home,
         )
@@ -180,11 +167,7 @@ class MoeRuntime:
         Raises BadTable, with the old one kept, if it names a slot that does not exist or one of
         this rank's slots for an expert that the slot does not hold.
         """
-        table = np.array(table_EJ, dtype=np.int64)
-        self._tables.check(layer, table)
-        self._check_own(layer, table)
-        self._tables.set(layer, table)
-        self._marks[layer] = _mark(table)
+        self.routes.set_table(layer, table_EJ)
 
     def held(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, S]: the logical expert in each of this rank's slots, or -1."""
@@ -192,19 +175,18 @@ class MoeRuntime:
 
     def tables(self) -> npt.NDArray[np.int64]:
         """Return a copy of [L, E, J]: the slots that this rank's tokens use."""
-        return self._tables.snapshot()
+        return self.routes.tables.snapshot()
 
     def counters(self) -> CounterSnapshot:
         """Return a copy of all load totals."""
         return self._counters.snapshot()
 
     def expert(self, layer: int, expert: int) -> ExpertWeights:
-        """Return one logical expert fresh from the model, as it is served: stacks of one slot."""
-        return served_expert(self.model, (layer, expert), self._packing, self._dtype)
+        """Return one expert fresh from the model, as it is served: stacks of one slot.
 
-    def _check_own(self, layer: int, table_EJ: npt.NDArray[np.int64]) -> None:
-        held_S, rank = self.slots.held()[layer], self._peers.rank
-        check_own(layer, table_EJ, held_S, base=self._base, rank=rank)
+        Raises ShapeMismatch for one that the model has not.
+        """
+        return served_expert(self.model, (layer, expert), self._served)
 
     def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
         """Give the sink what was captured, if its tokens were asked for by anyone."""
@@ -218,11 +200,14 @@ def _recorder(shape: StackShape) -> StepRecorder:
 
 
 def _load(
-    model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: tuple[Packing, torch.dtype]
+    model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: ServedAs
 ) -> ExpertSlots[ExpertWeights]:
     home = start.device.home
     layers = [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)]
-    return ExpertSlots(layers, held_LS=held_LS, staging_rows=start.staging_rows)
+    num_experts = model.shape.num_experts + model.shape.num_shared_in_slots
+    return ExpertSlots(
+        layers, held_LS=held_LS, staging_rows=start.staging_rows, num_experts=num_experts
+    )
 
 
 def _layers(
@@ -242,19 +227,14 @@ def _layers(
     )
 
 
-def _mark(numbers: npt.ArrayLike) -> int:
-    """Return a fingerprint of integers, the same on every rank."""
-    return zlib.crc32(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
+def _mark_of_model(shape: StackShape, dtype: torch.dtype, packing: Packing) -> int:
+    """Return a fingerprint of what is served, the same on every rank that serves the same.
 
-
-def _check_start(shape: StackShape, start: Start, peers: Peers) -> None:
-    """Raise ShapeMismatch unless what a rank starts with fits the model and the group."""
-    ranks = start.layout.slots_per_rank
-    if len(ranks) != peers.size:
-        raise ShapeMismatch("layout", got=(len(ranks),), expected=f"({peers.size},) ranks")
-    held = np.shape(start.held_LS)
-    if held != (expected := (shape.num_layers, ranks[peers.rank])):
-        raise ShapeMismatch("held_LS", got=held, expected=f"{expected}")
-    tables = np.shape(start.tables_LEJ)
-    if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
-        raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")
+    A model's own function is left out: no two processes have it at one address.
+    """
+    routing = shape.selector
+    by = routing.by if isinstance(routing, OnInputRouting) else routing
+    chosen = (by.num_experts, by.top_k, by.factor) if isinstance(by, CustomRouting) else by
+    rest = [getattr(shape, field.name) for field in fields(shape) if field.name != "selector"]
+    told = repr((type(routing).__name__, chosen, rest, dtype, packing))
+    return zlib.crc32(told.encode())

@@ -4,7 +4,7 @@ Axes    S local slots
 """
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar, cast
 
 import numpy as np
@@ -12,39 +12,102 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.weights import BiasedWeights, ExpertWeights
+from moe_runtime.contracts.weights import (
+    BiasedWeights,
+    ExpertWeights,
+    PlainExpertWeights,
+    ReadableWeights,
+)
 from moe_runtime.exchange.choosing import Capability
 from moe_runtime.experts.activations import is_limited
 from moe_runtime.formats.capabilities import Asked, DeviceKind, require
+from moe_runtime.formats.fusing import fused
 from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.device import Device
-from moe_runtime.runtime.model import Model, StackShape
+from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
 from moe_runtime.runtime.traffic import ByTable, Traffic
 
-__all__ = ["at_home", "load_slots", "require_modes", "served_expert", "served_layer"]
+__all__ = [
+    "ServedAs",
+    "at_home",
+    "load_slots",
+    "require_modes",
+    "served_as",
+    "served_expert",
+    "served_layer",
+]
 
 P = TypeVar("P")
 
 
-def served_expert(
-    model: Model, which: tuple[int, int], packing: Packing, dtype: torch.dtype
-) -> ExpertWeights:
-    """Return one logical expert (layer, number) as it is served: stacks of one slot."""
+@dataclass(frozen=True, slots=True)
+class ServedAs:
+    """How a deployment serves the experts in its slots."""
+
+    packing: Packing
+    dtype: torch.dtype
+    is_fused: bool
+    """Whether a step may be exchanged by fused MC2, which reads scales of its own."""
+
+
+def served_as(traffic: Traffic, packing: Packing, dtype: torch.dtype) -> ServedAs:
+    """Return how experts are served where tokens are exchanged in this way."""
+    return ServedAs(packing, dtype, ExchangeMode.FUSED_MC2 in tuple(_may_be_chosen(traffic)))
+
+
+def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> ExpertWeights:
+    """Return one expert (layer, number), shared ones from E on, as slots hold it: of one slot.
+
+    Raises ShapeMismatch for one that the model has not.
+    """
     layer, expert = which
-    plain = model.expert(layer, expert, torch.promote_types(dtype, torch.float32))
-    weights = pack(plain, packing, dtype)
-    if not model.shape.biased:
-        return weights
-    bias = model.bias(layer, expert, dtype)
+    num_layers = model.shape.num_layers
+    num_experts = model.shape.num_experts + model.shape.num_shared_in_slots
+    if not (0 <= layer < num_layers and 0 <= expert < num_experts):
+        raise ShapeMismatch(
+            f"expert {expert} of layer {layer}",
+            got=(),
+            expected=f"one of {num_experts} in one of {num_layers} layers",
+        )
+    wide = torch.promote_types(served.dtype, torch.float32)
+    if expert >= model.shape.num_experts:
+        weights = _shared(model, which, served)
+    else:
+        plain = pack(model.expert(layer, expert, wide), served.packing, served.dtype)
+        weights = _with_biases(model, which, plain, served.dtype) if model.shape.biased else plain
+    return fused(weights) if served.is_fused else weights
+
+
+def _with_biases(
+    model: Model, which: tuple[int, int], weights: PlainExpertWeights, dtype: torch.dtype
+) -> BiasedWeights:
+    bias = model.bias(*which, dtype)
     return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
 
 
+def _shared(model: Model, which: tuple[int, int], served: ServedAs) -> ReadableWeights:
+    """Return a shared expert as a slot holds it: like a routed one, with zeros for biases."""
+    layer, expert = which
+    shape, dtype = model.shape, served.dtype
+    kept = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
+    dense = dense_of(kept[expert - shape.num_experts].weights)
+    weights = pack(dense, served.packing, dtype)
+    if not shape.biased:
+        return weights
+    none_F = torch.zeros((1, 2 * shape.intermediate), dtype=dtype)
+    return BiasedWeights(weights, none_F, torch.zeros((1, shape.routed_width), dtype=dtype))
+
+
 def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
-    """Return what a layer has beside its routed experts, as it is served."""
+    """Return what a layer has beside the experts in its slots, as it is served."""
     packing = model.shape.shared_packing
+    if isinstance(packing, SharedInSlots):
+        parts = model.layer(layer, dtype)
+        return replace(parts, shared=(), in_slots=tuple(expert.gate for expert in parts.shared))
     if packing.format is WeightFormat.UNQUANTISED:
         return model.layer(layer, dtype)
     wide = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
@@ -62,16 +125,26 @@ def load_slots(
     model: Model,
     layer: int,
     held_S: npt.NDArray[np.int64],
-    served: tuple[Packing, torch.dtype],
+    served: ServedAs,
     *,
     home: torch.device,
 ) -> ExpertWeights:
-    """Return one layer's slots, at home, filled with the experts that they hold."""
-    stacks = at_home(served_expert(model, (layer, 0), *served), home).allocate(len(held_S))
+    """Return one layer's slots, at home, filled with the experts that they hold.
+
+    Raises ShapeMismatch for an expert that is stored otherwise than the first one: a copy would
+    spread a smaller tensor over a larger one without a word.
+    """
+    stacks = at_home(served_expert(model, (layer, 0), served), home).allocate(len(held_S))
     for slot, expert in enumerate(held_S.tolist()):
         if expert != EMPTY:
-            loaded = served_expert(model, (layer, expert), *served).named()
+            loaded = served_expert(model, (layer, expert), served).named()
             for name, stack in stacks.named().items():
+                if loaded[name].shape[1:] != stack.shape[1:]:
+                    raise ShapeMismatch(
+                        f"{name} of expert {expert} in layer {layer}",
+                        got=loaded[name].shape[1:],
+                        expected=f"{tuple(stack.shape[1:])} as expert 0",
+                    )
                 stack[slot].copy_(loaded[name][0])
     return stacks
 
@@ -105,6 +178,8 @@ def require_modes(
             lora=traffic.num_adapters > 0,
         )
         unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
+        if shape.num_shared_in_slots and traffic.num_adapters:
+            unbuilt = (*unbuilt, "shared experts in slots have no adapters")
         require(asked, also=(*beside, *unbuilt))
 
 

@@ -1,25 +1,46 @@
 """What a model is to the runtime: its shape, and where its weights come from.
 
-Axes    L layers   E experts   D model width   Z width of the routed part   I expert width   F = 2 I
+Axes    L layers   E experts   M shared experts in slots   D model width
+        Z width of the routed part   I expert width   F = 2 I
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from moe_runtime.contracts.errors import ImpossibleRouting
+from moe_runtime.contracts.errors import ImpossibleRouting, ShapeMismatch
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.experts.activations import Activation
 from moe_runtime.formats.packing import Packing
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.routing.kinds import CustomRouting, HashRouting, OnInputRouting, Routing
 
-__all__ = ["UNPACKED", "ExpertBias", "LatentShape", "Model", "StackShape"]
+__all__ = [
+    "IN_SLOTS",
+    "UNPACKED",
+    "ExpertBias",
+    "LatentShape",
+    "Model",
+    "SharedInSlots",
+    "StackShape",
+]
 
 UNPACKED = Packing()
 """Weights as the model brings them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInSlots:
+    """Mixed placement: shared experts have the ids from E on, and each token goes to every one.
+
+    They are stored as routed experts are.
+    """
+
+
+IN_SLOTS = SharedInSlots()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +64,8 @@ class ExpertBias:
 class StackShape:
     """A stack of equal MoE layers.
 
-    Raises ImpossibleRouting for a correction where nothing is chosen by scores.
+    Raises ShapeMismatch for sizes that no stack has, and ImpossibleRouting for a correction where
+    nothing is chosen by scores, or shared experts in slots where a slot cannot hold them.
     """
 
     num_layers: int
@@ -56,24 +78,46 @@ class StackShape:
     latent: LatentShape | None = None
     """None: experts work at the model's own width."""
     num_shared: int = 0
-    shared_packing: Packing = UNPACKED
-    """How shared experts are stored, whatever routed ones are."""
+    shared_packing: Packing | SharedInSlots = UNPACKED
+    """How shared experts are stored beside the slots of each rank, whatever routed ones are; or
+    that they sit in slots."""
     corrected: bool = False
     """Whether the selector has a correction bias."""
     biased: bool = False
     """Whether routed experts add a bias after each linear."""
 
     def __post_init__(self) -> None:
+        sizes = (self.num_layers, self.width, self.intermediate, self.routed_width)
+        if min(sizes) < 1 or self.num_shared < 0:
+            raise ShapeMismatch(
+                "a stack (layers, width, intermediate, routed width, shared experts)",
+                got=(*sizes, self.num_shared),
+                expected="1 or more each, shared experts 0 or more",
+            )
         by = self.selector.by if isinstance(self.selector, OnInputRouting) else self.selector
         if self.corrected and isinstance(by, HashRouting | CustomRouting):
             raise ImpossibleRouting(
                 f"a correction has no part in {type(by).__name__}, which does not choose by scores"
             )
+        if isinstance(self.shared_packing, SharedInSlots) and (
+            reasons := tuple(_against_mixing(self))
+        ):
+            raise ImpossibleRouting(f"shared experts cannot sit in slots: {'; '.join(reasons)}")
 
     @property
     def num_experts(self) -> int:
         """E."""
         return self.selector.num_experts
+
+    @property
+    def num_shared_in_slots(self) -> int:
+        """M, shared experts that sit in slots."""
+        return self.num_shared if isinstance(self.shared_packing, SharedInSlots) else 0
+
+    @property
+    def num_pairs(self) -> int:
+        """Slots that each token is sent to."""
+        return self.selector.top_k + self.num_shared_in_slots
 
     @property
     def num_candidates(self) -> int:
@@ -84,6 +128,17 @@ class StackShape:
     def routed_width(self) -> int:
         """Z."""
         return self.width if self.latent is None else self.latent.width
+
+
+def _against_mixing(shape: StackShape) -> Iterator[str]:
+    if not isinstance(shape.shared_packing, SharedInSlots):
+        return
+    if not shape.num_shared:
+        yield "there are no shared experts"
+    if shape.latent is not None:
+        yield "they read the model's full width, and slots hold experts of a latent"
+    if isinstance(shape.selector, OnInputRouting):
+        yield "a row carries its one expert's weight, which no other expert may read"
 
 
 class Model(Protocol):

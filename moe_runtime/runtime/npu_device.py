@@ -32,7 +32,8 @@ from moe_runtime.runtime.traffic import Nodes, Traffic
 
 __all__ = ["NpuDevice", "family_of", "open_device", "peers_of"]
 
-_BUILT = frozenset({WeightFormat.UNQUANTISED, WeightFormat.W8A8})
+_IN_OWN_LAYOUT = frozenset({WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4})
+"""Formats whose float4 weights operators read only in the device's own layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,19 @@ class NpuDevice:
         by = routing.by if isinstance(routing, OnInputRouting) else routing
         by = by.among if isinstance(by, ZeroExpertRouting) else by
         fits = isinstance(by, SelectorSettings) and scores_by(by)
+        fits = fits and self.kind is not DeviceKind.P310
         return GatingPath.FUSED_WHERE_LEGAL if fits else GatingPath.REFERENCE
 
     def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
         """Return what is not built, of what the capability table allows the device."""
         reasons: list[str] = []
-        if weights not in _BUILT:
-            reasons.append(f"the Ascend backend is not built for {weights.value} weights")
+        if weights in _IN_OWN_LAYOUT:
+            reasons.append(
+                f"the Ascend backend is not built for {weights.value} weights, which operators "
+                "read only in the device's own layout (npu_format_cast)"
+            )
+        if self.kind is DeviceKind.P310 and weights is WeightFormat.W8A8:
+            reasons.append("W8A8 of a 310P has an operator of its own, which is not built")
         if traffic.mode is ExchangeMode.FUSED_MC2:
             reasons.append("fused MC2 is not built: its custom operators are only probed")
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:

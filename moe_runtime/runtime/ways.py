@@ -61,7 +61,7 @@ class Ways:
         if traffic.mode in (ExchangeMode.MC2, ExchangeMode.FUSED_MC2):
             check_build(
                 traffic.limits,
-                top_k=self.shape.selector.top_k,
+                top_k=self.shape.num_pairs,
                 width=self.shape.routed_width,
                 slots_per_rank=self.layout.slots_per_rank,
                 even=False,
@@ -121,7 +121,7 @@ class Ways:
         return Deployment(
             soc=by.soc,
             slots_per_rank=self.layout.slots_per_rank,
-            top_k=self.shape.selector.top_k,
+            top_k=self.shape.num_pairs,
             width=self.shape.routed_width,
             format=by.format,
             capabilities=by.capabilities,
@@ -136,7 +136,7 @@ class Ways:
 
     def _capacity(self) -> int:
         """Return the rows that a rank can receive: of all ranks' blocks, what can come to one."""
-        most = min(self.shape.selector.top_k, max(self.layout.slots_per_rank))
+        most = min(self.shape.num_pairs, max(self.layout.slots_per_rank))
         return self.traffic.buffer_rows * self.peers.size * most
 
     def _numbers(self) -> dict[str, int]:
@@ -155,6 +155,7 @@ class Ways:
             "limits": _mark(self.traffic.limits),
             "width": self.shape.routed_width,
             "slots": self.layout.num_slots,
+            "slots by rank": _mark(self.layout.slots_per_rank),
             "adapters": self.traffic.num_adapters,
             "captured": int(self.traffic.capture is not None),
         }

@@ -13,7 +13,8 @@ import torch
 
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.weights import ExpertWeights
-from moe_runtime.layer.layer import LayerMaths, MoELayer, RankState
+from moe_runtime.layer.given import LayerMaths, RankState
+from moe_runtime.layer.layer import MoELayer
 from moe_runtime.layer.parts import Direct, LayerWeights
 from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
@@ -66,6 +67,7 @@ def bind_stack(loaded: Loaded, ranks: Ranks, *, staging_rows: int) -> Bound:
             loaded.weights,
             held_LS=content_LP[:, base : base + num_slots],
             staging_rows=staging_rows,
+            num_experts=facts.num_experts,
         ),
         DispatchTables(even_tables(content_LP, facts.num_experts, ranks), layout=layout),
         LoadCounters(

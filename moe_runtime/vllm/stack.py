@@ -17,7 +17,8 @@ from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, TokenIds
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
-from moe_runtime.layer.layer import LayerInput, MoELayer, Way, WholeBatch
+from moe_runtime.layer.given import LayerInput
+from moe_runtime.layer.layer import MoELayer, Way, WholeBatch
 from moe_runtime.layer.passage import Passage
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from eplb_service.domain.errors import AttachRefused, InvalidSettings
 from eplb_service.domain.ids import Epoch
@@ -134,6 +135,20 @@ def test_a_rank_may_attach_without_slots() -> None:
 def test_layers_named_for_another_model_are_refused_before_anybody_is_waited_for(
     layers: tuple[int, ...],
 ) -> None:
+    settings = AgentSettings(endpoint="script", model_layers=layers)
+    with pytest.raises(InvalidSettings, match="expected 2 numbers"):
+        attach_over(alone(), Script(), settings=settings)
+
+
+def test_an_engine_on_another_device_than_the_settings_name_is_refused() -> None:
+    settings = AgentSettings(endpoint="script", device="npu:3")
+    with pytest.raises(InvalidSettings, match="device is npu:3, but the engine is on cpu"):
+        attach_over(alone(), Script(), settings=settings)
+    with pytest.raises(ValidationError, match="device"):
+        AgentSettings(endpoint="script", device="gpu:0")
+
+
+def alone() -> MoeRuntime:
     case = Case(1, 2, 4, 4)
     placement = random_placement(case, np.random.default_rng(8))
     start = Start(
@@ -142,12 +157,9 @@ def test_layers_named_for_another_model_are_refused_before_anybody_is_waited_for
         even_shares(placement, Ownership.OWN).table_of(0),
         staging_rows=1,
     )
-    runtime = MoeRuntime(
+    return MoeRuntime(
         SyntheticModel(case.shape()), start, peers=Alone(), mode=ExchangeMode.ALL_GATHER
     )
-    settings = AgentSettings(endpoint="script", model_layers=layers)
-    with pytest.raises(InvalidSettings, match="expected 2 numbers"):
-        attach_over(runtime, Script(), settings=settings)
 
 
 def test_a_rank_says_in_how_many_groups_its_router_divides_the_experts() -> None:

@@ -109,6 +109,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/domain/test_shares.py::test_replicated_tokens_have_one_table",
         "tests/runtime/test_placement_never_matters.py::"
         "test_any_placement_gives_the_reference_output",
+        "tests/runtime/test_mixed_placement.py::test_teams_that_use_different_replicas_are_refused",
     ),
     "F26 replica choice": (
         "tests/runtime/test_exchange.py::test_an_expert_with_two_replicas_counts_once",
@@ -149,6 +150,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_f34_every_tensor_of_every_format_moves_and_outputs_stay",
         "tests/runtime/test_formats_move.py::"
         "test_f34_a_tensor_left_behind_is_seen_by_its_digest_and_in_the_output",
+        "tests/runtime/test_formats_move.py::"
+        "test_lists_of_a_fused_operator_show_what_slots_hold_after_a_move",
     ),
     "F35 layout and address": (
         "tests/runtime/test_expert_slots.py::test_an_install_changes_the_content_and_no_address",
@@ -219,12 +222,19 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F51 shared experts in slots": (
         "tests/cases/test_load_cases.py::test_f51_shared_experts_are_not_routed_load",
         "tests/load/test_windows.py::test_folding_keeps_the_total_of_routed_experts",
+        "tests/runtime/test_mixed_placement.py::"
+        "test_their_load_is_kept_apart_and_every_row_of_it_arrives",
+        "tests/agent/test_shared_in_slots.py::"
+        "test_a_placement_is_loaded_with_their_slots_and_counts_them_apart",
     ),
     "F52 capacity": (
         "tests/cases/test_exchange_cases.py::test_f52_overflow_is_what_is_beyond_the_capacity",
         "tests/runtime/test_windows.py::"
         "test_a_step_that_does_not_fit_is_found_out_by_every_rank_before_rows_leave",
         "tests/runtime/test_teams.py::test_every_way_gives_the_reference_output",
+        "tests/agent/test_shared_in_slots.py::"
+        "test_f52_what_a_rank_had_no_place_for_is_told_to_the_controller",
+        "tests/runtime/test_mega_moe.py::test_ranks_with_other_sizes_allocate_nothing",
     ),
     "F53 ranks with zero tokens": (
         "tests/agent/test_idle_ranks.py::"

@@ -64,6 +64,18 @@ def test_a_rank_that_dies_ends_the_run_and_no_process_is_left() -> None:
     assert not [pid for pid in pids if is_alive(pid)]
 
 
+@pytest.mark.processes
+@pytest.mark.slow
+def test_ranks_told_to_compute_on_npus_do_not_compute_on_cpus_instead() -> None:
+    def serve() -> None:
+        with Ranks(LAYOUT, staging_rows=2, device="npu") as ranks:
+            await_ready(ranks)
+            run_segment(ranks, Segment(SCHEDULE, 0, SCHEDULE.num_steps, agent=None), list)
+
+    with pytest.raises(RankFailed, match="nothing is computed on the CPU in its place"):
+        serve()
+
+
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)

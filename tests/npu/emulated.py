@@ -17,11 +17,10 @@ from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_mc2 import Communicator, NpuMc2
 from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.ids import LogicalIds, PhysicalIds
-from moe_runtime.contracts.linears import Int8Linear
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.stages import Computed, Dispatched, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
-from moe_runtime.contracts.weights import DenseWeights, ExpertWeights, W8A8Weights
+from moe_runtime.contracts.weights import DenseWeights, PlainExpertWeights
 from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.limits import UNLIMITED
 from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
@@ -30,9 +29,11 @@ from moe_runtime.exchange.npu_mc2 import NpuMc2Exchange
 from moe_runtime.exchange.peers import GroupPeers
 from moe_runtime.experts.activations import SwiGLU
 from moe_runtime.experts.mlp import compute_grouped
+from moe_runtime.formats.packing import Packing, WeightFormat, pack
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.maps import SlotLayout
 from tests.npu.emulation import register
+from tests.npu.pipeline import NOT_BUILT
 from tests.runtime.ranks import run_ranks
 
 C = TypeVar("C")
@@ -40,29 +41,42 @@ C = TypeVar("C")
 SLOTS, WIDTH, INNER, K = 3, 64, 24, 2
 ROWS_OF_STEPS = ((5, 3), (4, 0), (0, 1))
 BF16 = 2.0**-8
-BOUND = {RowForm.PLAIN: 6 * BF16, RowForm.INT8: 6 * BF16 + 2 * (2 / 254 + BF16)}
-"""Both sides round to bfloat16 six times between rows and results, half of 2 ** -8 each time;
-int8 rows that were rounded differently may differ by a step of 1 / 127 at most, twice, and scales
-of weights are rounded to bfloat16, twice."""
+_STEP = {
+    RowForm.PLAIN: 0.0,
+    RowForm.INT8: 2 / 254,
+    RowForm.FP8: 2.0**-3,
+    RowForm.MXFP8: 2.0**-3,
+    RowForm.MXFP4: 2.0**-1,
+}
+"""How far two neighbours of a form may be apart, of a row's largest number or of their own."""
 
 
-def weights_of(form: RowForm, rank: int) -> ExpertWeights:
+def bound_of(form: RowForm) -> float:
+    """Both sides round to bfloat16 six times between rows and results, half of 2 ** -8 each time;
+    rows that were rounded differently may differ by a step of their form, twice, and scales of
+    weights are rounded to bfloat16 or float16, twice."""
+    return 6 * BF16 + 2 * (_STEP[form] + (BF16 if form is not RowForm.PLAIN else 0))
+
+
+PACKINGS = (
+    *(Packing(stored) for stored in WeightFormat if stored not in NOT_BUILT),
+    Packing(WeightFormat.W4A8, group_size=8),
+    Packing(WeightFormat.W4A16, group_size=8),
+)
+
+
+def weights_of(packing: Packing, rank: int) -> PlainExpertWeights:
     random = torch.Generator().manual_seed(10 + rank)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=random) / shape[-1] ** 0.5
 
-    w13, w2 = normal(SLOTS, 2 * INNER, WIDTH), normal(SLOTS, WIDTH, INNER)
-    if form is RowForm.PLAIN:
-        return DenseWeights(w13.bfloat16(), w2.bfloat16())
-    stored: list[Int8Linear] = []
-    for w in (w13, w2):
-        scale = w.abs().amax(2) / 127
-        stored.append(Int8Linear(torch.round(w / scale[..., None]).to(torch.int8), scale))
-    return W8A8Weights(*stored)
+    dense = DenseWeights(normal(SLOTS, 2 * INNER, WIDTH), normal(SLOTS, WIDTH, INNER))
+    return pack(dense, packing, torch.bfloat16)
 
 
-def compare_layers(rank: int, form: RowForm, rows_N: tuple[int, int]) -> dict[str, float]:
+def compare_layers(rank: int, packing: Packing, rows_N: tuple[int, int]) -> dict[str, float]:
+    form = packing.format.rows
     backend = NpuBackend(NpuDoor(torch.ops.npu, torch.device("cpu")))
     peers, layout = GroupPeers(), SlotLayout((SLOTS, SLOTS))
     random = torch.Generator().manual_seed(rank)
@@ -72,7 +86,7 @@ def compare_layers(rank: int, form: RowForm, rows_N: tuple[int, int]) -> dict[st
     placed = Placed(x, PhysicalIds(ids), LogicalIds(ids), weights_TK)
     step = Step(StepKind.REAL, Phase.DECODE)
     view = StepView(rank=rank, rows_N=rows_N, steps_N=(step, step))
-    coder, experts = FormCoder(backend, form), weights_of(form, rank)
+    coder, experts = FormCoder(backend, form), weights_of(packing, rank)
     plain = CpuBackend()
     reference = AllGatherExchange(peers, layout, plain, FormCoder(plain, form))
     arrived = reference.dispatch(placed, view)
@@ -132,11 +146,13 @@ def work(rank: int, _: object) -> list[str]:
     kept = register()
     compare_gating()
     lines: list[str] = []
-    for form in (RowForm.PLAIN, RowForm.INT8):
+    for packing in PACKINGS:
+        most = bound_of(packing.format.rows)
         for rows_N in ROWS_OF_STEPS:
-            for way, error in compare_layers(rank, form, rows_N).items():
-                assert error <= BOUND[form], f"{way} {form} {rows_N}: {error} over {BOUND[form]}"
-                lines.append(f"{way} {form.value} {rows_N} rank {rank}: {error:.4f}")
+            for way, error in compare_layers(rank, packing, rows_N).items():
+                told = f"{way} {packing.format.value}/{packing.group_size} {rows_N}"
+                assert error <= most, f"{told}: {error} over {most}"
+                lines.append(f"{told} rank {rank}: {error:.4f}")
     del kept
     return lines
 

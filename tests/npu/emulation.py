@@ -25,7 +25,8 @@ _ENTRIES = 3
 
 
 def undefined(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.full(shape, torch.nan if dtype.is_floating_point else _UNDEFINED, dtype=dtype)
+    filled = torch.full(shape, torch.nan if dtype.is_floating_point else _UNDEFINED)
+    return filled.to(dtype)
 
 
 def gating_top_k(x: Tensor, k: int, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -65,9 +66,89 @@ def init_routing(x: Tensor, expert_idx: Tensor, **given: Any) -> tuple[Tensor, .
 
 def dynamic_quant(**given: Any) -> tuple[Tensor, Tensor]:
     wide = given["input"].float()
+    if given.get("dst_type") in {torch.float8_e4m3fn, 24, 292}:
+        scale = wide.abs().amax(-1) / 448
+        q = wide / torch.where(scale == 0, 1, scale)[..., None]
+        return q.clamp(-448, 448).to(torch.float8_e4m3fn), scale
     scale = wide.abs().amax(-1) / 127
     q = torch.round(wide / torch.where(scale == 0, 1, scale)[..., None]).clamp(-128, 127)
     return q.to(torch.int8), scale
+
+
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+
+
+def dynamic_mx_quant(**given: Any) -> tuple[Tensor, Tensor]:
+    """Blocks of 32, the last one filled up with zeros; scales in pairs, an odd one beside NaN."""
+    assert (given["axis"], given["block_size"], given["scale_alg"]) == (-1, 32, 0)
+    assert given["round_mode"] == "rint"
+    wide, is_fp4 = given["input"].double(), given["dst_type"] == 296
+    rows, width = wide.shape
+    blocks = torch.nn.functional.pad(wide, (0, -width % 32)).view(rows, -(-width // 32), 32)
+    largest = blocks.abs().amax(2)
+    exponent = torch.floor(torch.log2(largest)) - (2 if is_fp4 else 8)
+    exponent = torch.where(largest > 0, exponent, -127).clamp(-127, 127)
+    scaled = (blocks / torch.exp2(exponent)[..., None]).flatten(1)[:, :width]
+    codes = torch.full((rows, (exponent.shape[1] + 1) // 2 * 2), 255, dtype=torch.uint8)
+    codes[:, : exponent.shape[1]] = (exponent + 127).to(torch.uint8)
+    pairs = codes.view(rows, codes.shape[1] // 2, 2)
+    if not is_fp4:
+        return scaled.clamp(-448, 448).to(torch.float8_e4m3fn), pairs
+    # The nearest of the eight; of two as near, the one whose last bit is zero.
+    off = (scaled.abs().clamp(max=6)[..., None] - E2M1).abs() + torch.arange(8) % 2 * 1e-9
+    nibbles = off.argmin(2) | (torch.signbit(scaled).long() << 3)
+    return (nibbles[:, ::2] | (nibbles[:, 1::2] << 4)).to(torch.uint8), pairs
+
+
+def _powers(pairs: Tensor, width: int) -> Tensor:
+    """Scales of blocks along the last axis but one, for each of `width` numbers: [..., width]."""
+    spread = torch.exp2(pairs.flatten(-2).double() - 127)
+    return spread.repeat_interleave(32, dim=-1)[..., :width]
+
+
+def _fp4(codes: Tensor) -> Tensor:
+    """Two numbers of a byte along the last axis, the first in its low half."""
+    nibbles = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2).long()
+    return torch.cat((E2M1, -E2M1)).double()[nibbles]
+
+
+def _int4(words: Tensor) -> Tensor:
+    """Eight numbers of a word along the last axis, the first in its lowest bits."""
+    nibbles = (words.long()[..., None] >> (4 * torch.arange(8))) & 15
+    return torch.where(nibbles > 7, nibbles - 16, nibbles).flatten(-2).double()
+
+
+def _of_inputs(scale: Tensor, depth: int) -> Tensor:
+    """Scales by group of the input, or by output only, for each input: [A, B]."""
+    grouped = scale if scale.ndim == 2 else scale[None]
+    return grouped.double().repeat_interleave(depth // grouped.shape[0], dim=0)
+
+
+def _group_product(x: Tensor, weight: Tensor, group: int, given: dict[str, Any]) -> Tensor:
+    def of(name: str) -> Tensor:
+        return given[name][0][group]
+
+    if weight.dtype == torch.int32 and x.dtype == torch.int8:
+        # int4 kernels read a row as 16 hi + lo + 8, and leave the 8 to the bias.
+        words = of("scale")
+        assert not bool((words >> 32).any()), "the high word of a scale is not read"
+        scale = words.to(torch.int32).view(torch.float32)
+        assert torch.equal(scale, scale.half().float()), "a scale that no float16 has"
+        matrix = _int4(weight) * _of_inputs(scale, weight.shape[0])
+        return (x.double() - 8) @ matrix + of("bias").double()
+    if weight.dtype == torch.int32:
+        scale, offset = (_of_inputs(of(f"antiquant_{n}"), len(weight)) for n in ("scale", "offset"))
+        return x.double() @ ((_int4(weight) + offset) * scale)
+    product = x.double() @ weight.double()
+    return product * of("scale").double() if given["scale"] else product
+
+
+def _blocked(x: Tensor, weight: Tensor, group: int, given: dict[str, Any]) -> Tensor:
+    assert given["scale_dtype"] == given["per_token_scale_dtype"] == 293
+    is_fp4 = given["x_dtype"] == given["weight_dtype"] == 296
+    matrix_t = _fp4(weight.t()) if is_fp4 else weight.t().double()
+    scales = _powers(given["scale"][0][group].transpose(0, 1), x.shape[1])
+    return x @ (matrix_t * scales).t()
 
 
 def grouped_matmul(x: list[Tensor], weight: list[Tensor], **given: Any) -> list[Tensor]:
@@ -76,13 +157,22 @@ def grouped_matmul(x: list[Tensor], weight: list[Tensor], **given: Any) -> list[
     # The schema's int is a number of a type, which the dispatcher makes of a torch.dtype.
     asked = given["output_dtype"]
     wanted = asked if isinstance(asked, torch.dtype) else dtypes[asked]
-    out = undefined(x[0].shape[0], weight[0].shape[2], dtype=wanted)
+    rows, per_token, blocked = x[0], given["per_token_scale"], given["scale_dtype"] is not None
+    width = weight[0].shape[2] * (8 if weight[0].dtype == torch.int32 else 1)
+    out = undefined(rows.shape[0], width, dtype=wanted)
     start = 0
     for group, end in enumerate(given["group_list"].tolist()):
-        product = x[0][start:end].double() @ weight[0][group].double()
-        if given["scale"]:
-            product = product * given["scale"][0][group].double()
-            product = product * given["per_token_scale"][0][start:end, None].double()
+        part = rows[start:end]
+        if blocked:
+            depth = part.shape[1] * (2 if given["x_dtype"] == 296 else 1)
+            wide = (_fp4(part) if given["x_dtype"] == 296 else part.double()) * _powers(
+                per_token[0][start:end], depth
+            )
+            product = _blocked(wide, weight[0][group], group, given)
+        else:
+            product = _group_product(part, weight[0][group], group, given)
+            if per_token:
+                product = product * per_token[0][start:end, None].double()
         out[start:end] = product.to(out.dtype)
         start = end
     return [out]
@@ -99,18 +189,38 @@ def token_unpermute(**given: Any) -> Tensor:
 def gathered(rows: Tensor) -> Tensor:
     """Rows of all ranks, as many of each: [N, B, ...]."""
     out = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    dist.all_gather(out, rows.contiguous())
+    bytes_of = [part.view(torch.uint8) for part in out]  # gloo knows no float8
+    dist.all_gather(bytes_of, rows.contiguous().view(torch.uint8))
     return torch.stack(out)
+
+
+def _quantised(x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    match given["quant_mode"]:
+        case 2:
+            return dynamic_quant(input=x, dst_type=given["y_dtype"])
+        case 4:
+            q, pairs = dynamic_mx_quant(
+                input=x,
+                dst_type=given["y_dtype"],
+                axis=-1,
+                block_size=32,
+                scale_alg=0,
+                round_mode="rint",
+            )
+            return q, pairs.flatten(1)
+        case _:
+            return x, torch.zeros(x.shape[0])
 
 
 def dispatch(x: Tensor, expert_ids: Tensor, **given: Any) -> tuple[Tensor, ...]:
     ranks, rank, num_slots = (given[n] for n in ("ep_world_size", "ep_rank_id", "moe_expert_num"))
     of_rank = num_slots // ranks
-    q, scale = dynamic_quant(input=x) if given["quant_mode"] == 2 else (x, torch.zeros(x.shape[0]))
+    q, scale = _quantised(x, given)
     rows, scales, ids = gathered(q), gathered(scale), gathered(expert_ids)
     active = gathered(given["x_active_mask"].to(torch.int32))
     most = x.shape[0] * ranks * min(of_rank, expert_ids.shape[1])
-    out, out_scales = undefined(most, x.shape[1], dtype=q.dtype), undefined(most, dtype=torch.float)
+    out = undefined(most, q.shape[1], dtype=q.dtype)
+    out_scales = undefined(most, *scale.shape[1:], dtype=scale.dtype)
     assist = torch.full((max(expert_ids.numel(), most * 128),), -1, dtype=torch.int32)
     counts: list[int] = []
     taken = 0
@@ -144,6 +254,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "npu_moe_gating_top_k": gating_top_k,
     "npu_moe_init_routing_v2": init_routing,
     "npu_dynamic_quant": dynamic_quant,
+    "npu_dynamic_mx_quant": dynamic_mx_quant,
     "npu_grouped_matmul": grouped_matmul,
     "npu_moe_token_unpermute": token_unpermute,
     "npu_moe_distribute_dispatch_v2": dispatch,

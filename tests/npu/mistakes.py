@@ -16,27 +16,24 @@ import torch
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_rules import RULES
 from moe_runtime.contracts.npu_errors import NpuCallRefused
-
-Arguments = dict[str, Any]
-ABSENT = object()
-T, H, W, E, K, N = 6, 64, 32, 8, 2, 4
-I8, I32, I64, F32 = torch.int8, torch.int32, torch.int64, torch.float32
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
-    return torch.empty(*shape, dtype=dtype, device="meta")
-
-
-def int_rows(**given: Any) -> Arguments:
-    """Change a grouped matmul to int8 rows by int8 weights."""
-    right = {
-        "x": [meta(T * K, H, dtype=I8)],
-        "weight": [meta(E, H, 2 * W, dtype=I8)],
-        "scale": [meta(E, 2 * W)],
-        "per_token_scale": [meta(T * K, dtype=F32)],
-    }
-    return {**right, **given}
-
+from tests.npu.pairings import (
+    ABSENT,
+    F32,
+    I8,
+    I32,
+    I64,
+    IN_FORMATS,
+    PAIRINGS,
+    Arguments,
+    E,
+    H,
+    K,
+    N,
+    T,
+    W,
+    int_rows,
+    meta,
+)
 
 GROUP: Arguments = {
     "expert_ids": meta(T, K, dtype=I32),
@@ -88,7 +85,10 @@ RIGHT: dict[str, Arguments] = {
     "npu_grouped_matmul": {
         "x": [meta(T * K, H)],
         "weight": [meta(E, H, 2 * W)],
+        "bias": None,
         "scale": None,
+        "antiquant_scale": None,
+        "antiquant_offset": None,
         "per_token_scale": None,
         "group_list": meta(E, dtype=I64),
         "split_item": 3,
@@ -96,6 +96,10 @@ RIGHT: dict[str, Arguments] = {
         "group_list_type": 0,
         "act_type": 0,
         "output_dtype": torch.bfloat16,
+        "x_dtype": None,
+        "weight_dtype": None,
+        "scale_dtype": None,
+        "per_token_scale_dtype": None,
     },
     "npu_dynamic_quant": {
         "input": meta(T, H),
@@ -103,6 +107,14 @@ RIGHT: dict[str, Arguments] = {
         "group_index": None,
         "dst_type": I8,
         "quant_mode": "pertoken",
+    },
+    "npu_dynamic_mx_quant": {
+        "input": meta(T, H),
+        "axis": -1,
+        "round_mode": "rint",
+        "dst_type": 292,
+        "block_size": 32,
+        "scale_alg": 0,
     },
     "npu_moe_token_unpermute": {
         "permuted_tokens": meta(T * K, H),
@@ -236,7 +248,10 @@ def main() -> None:
     door = NpuDoor(torch.ops.npu, torch.device("meta"))
     for operator in RULES:
         door.call(operator, **RIGHT[operator])
-    door.call(MATMUL, **{**RIGHT[MATMUL], **int_rows()})
+    for pairing in PAIRINGS.values():
+        door.call(MATMUL, **{**RIGHT[MATMUL], **pairing})
+    for pairing, wrong in IN_FORMATS:
+        assert by_rule(MATMUL, {**RIGHT[MATMUL], **PAIRINGS[pairing], **wrong}) == "rule"
     told: dict[str, list[str]] = {}
     for what, operator, change in MISTAKES:
         given = changed(operator, change)

@@ -1,15 +1,17 @@
 """The whole Ascend pipeline of one layer on tensors without numbers: shapes and dtypes only.
 
-    python -m tests.npu.pipeline MODE FORMAT DEVICE
+    python -m tests.npu.pipeline MODE
 
-MODE all_gather, all_to_all or mc2; FORMAT bf16 or w8a8; DEVICE meta or fake. Runs beside
-torch_npu: gating, dispatch, experts and combine go through its real schemas and shape functions.
+MODE all_gather, all_to_all or mc2; in each, every format that is built, on meta and fake tensors.
+Runs beside torch_npu: gating, dispatch, experts and combine go through its real schemas and shape
+functions.
 """
 
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TypeVar
+from dataclasses import fields, is_dataclass, replace
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,11 +23,10 @@ from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_mc2 import Communicator, NpuMc2
 from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.ids import PhysicalIds
-from moe_runtime.contracts.linears import Int8Linear
 from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.stages import Computed, Dispatched, Placed
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
-from moe_runtime.contracts.weights import DenseWeights, ExpertWeights, W8A8Weights
+from moe_runtime.contracts.weights import DenseWeights, PlainExpertWeights
 from moe_runtime.exchange.limits import MC2_A3
 from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
 from moe_runtime.exchange.npu_all_to_all import NpuAllToAllExchange
@@ -33,10 +34,15 @@ from moe_runtime.exchange.npu_mc2 import NpuMc2Exchange
 from moe_runtime.exchange.peers import Arrived, Pending
 from moe_runtime.experts.activations import SwiGLU
 from moe_runtime.experts.mlp import compute_grouped
+from moe_runtime.formats.packing import Packing, WeightFormat, pack
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.maps import SlotLayout
 
 C = TypeVar("C")
+P = TypeVar("P")
+
+NOT_BUILT = {WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4}
+"""Refused at load: operators read their weights in the device's own layout only."""
 
 RANKS, OWN, WIDTH, INNER, SLOTS, K = 4, 6, 1024, 128, 2, 2
 
@@ -66,22 +72,21 @@ def some_counts(counts: Tensor) -> list[int]:
     return [OWN * K // RANKS] * RANKS + [5, 0, 2, 4]
 
 
-def weights_of(form: RowForm, device: torch.device) -> ExpertWeights:
-    def empty(*shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, device=device)
+FORMATS = (
+    *(Packing(stored) for stored in WeightFormat if stored not in NOT_BUILT),
+    Packing(WeightFormat.W4A8, group_size=64),
+    Packing(WeightFormat.W4A16, group_size=64),
+)
 
-    if form is RowForm.PLAIN:
-        bf16 = torch.bfloat16
-        return DenseWeights(
-            empty(SLOTS, 2 * INNER, WIDTH, dtype=bf16), empty(SLOTS, WIDTH, INNER, dtype=bf16)
-        )
-    int8, float32 = torch.int8, torch.float32
-    return W8A8Weights(
-        Int8Linear(
-            empty(SLOTS, 2 * INNER, WIDTH, dtype=int8), empty(SLOTS, 2 * INNER, dtype=float32)
-        ),
-        Int8Linear(empty(SLOTS, WIDTH, INNER, dtype=int8), empty(SLOTS, WIDTH, dtype=float32)),
-    )
+
+def without_numbers(weights: P, device: torch.device) -> P:
+    """Return the same weights with tensors of the same kinds on a device, empty."""
+    if isinstance(weights, Tensor):
+        return cast("P", torch.empty(weights.shape, dtype=weights.dtype, device=device))
+    assert is_dataclass(weights)
+    assert not isinstance(weights, type)
+    parts = {f.name: without_numbers(getattr(weights, f.name), device) for f in fields(weights)}
+    return replace(weights, **parts)
 
 
 def passage_of(mode: str, backend: NpuBackend, form: RowForm) -> Passage:
@@ -96,7 +101,8 @@ def passage_of(mode: str, backend: NpuBackend, form: RowForm) -> Passage:
             return Staged(NpuMc2Exchange(Shapes(), layout, mc2, form, MC2_A3, reads_ids=False))
 
 
-def run(mode: str, form: RowForm, device: torch.device) -> None:
+def run(mode: str, packed: PlainExpertWeights, device: torch.device) -> None:
+    form = packed.rows
     backend = NpuBackend(NpuDoor(torch.ops.npu, device))
     settings = SelectorSettings(num_experts=RANKS * SLOTS, top_k=K, scoring=Scoring.SIGMOID)
     chosen = backend.gate(torch.empty(OWN, RANKS * SLOTS, device=device), settings, None)
@@ -106,7 +112,7 @@ def run(mode: str, form: RowForm, device: torch.device) -> None:
     x_TZ = torch.empty(OWN, WIDTH, dtype=torch.bfloat16, device=device)
     slots = PhysicalIds(chosen.experts.ids_TK)
     placed = Placed(x_TZ, slots, chosen.experts, chosen.weights_TK)
-    weights = weights_of(form, device)
+    weights = without_numbers(packed, device)
 
     def compute(arrived: Dispatched[C]) -> Computed[C]:
         assert arrived.rows.form is form
@@ -124,9 +130,12 @@ def run(mode: str, form: RowForm, device: torch.device) -> None:
 if __name__ == "__main__":
     import torch_npu  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
 
-    for mode in sys.argv[1].split(","):
-        for form in (RowForm.PLAIN, RowForm.INT8):
+    ones = DenseWeights(torch.ones(SLOTS, 2 * INNER, WIDTH), torch.ones(SLOTS, WIDTH, INNER))
+    for packing in FORMATS:
+        packed = pack(ones, packing, torch.bfloat16)
+        for mode in sys.argv[1].split(","):
             for kind in ("meta", "cpu"):
                 with FakeTensorMode() if kind == "cpu" else nullcontext():
-                    run(mode, form, torch.device(kind))
-                print(mode, form.value, "fake" if kind == "cpu" else kind)  # noqa: T201
+                    run(mode, packed, torch.device(kind))
+                told = f"{packing.format.value}/{packing.group_size}"
+                print(mode, told, "fake" if kind == "cpu" else kind)  # noqa: T201

@@ -1,7 +1,8 @@
 """For users with NPUs: `make test-npu`. The project itself has never run these on an NPU.
 
-One NPU is enough. Two ranks and HCCL are not covered here. A report with SoC, CANN and torch_npu
-versions is written to build/npu-hardware.json, with what was compared and how far it was off.
+One NPU is enough for most; those of two ranks over HCCL say so where there is only one. A report
+with SoC, CANN and torch_npu versions is written to build/npu-hardware.json, with what was compared
+and how far it was off.
 """
 
 import json
@@ -20,7 +21,11 @@ from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import DenseLinear, Int8Linear, Linear
 from moe_runtime.contracts.rows import PlainRows, RowForm
+from moe_runtime.runtime import ExchangeMode, WeightFormat
+from moe_runtime.runtime.npu_device import family_of
 from tests.architecture.sources import ROOT
+from tests.npu.engine_ranks import Asked, errors_of, most_of
+from tests.runtime.ranks import run_ranks
 
 pytestmark = pytest.mark.npu_hardware
 
@@ -45,6 +50,7 @@ def errors(opened: Opened) -> Iterator[dict[str, float]]:
         "torch": torch.__version__,
         "cann": cann_version(),
         "custom operators that are missing": on.missing,
+        "against MegaMoe": on.mega_moe,
         "errors, as a share of the norm": measured,
     }
     REPORT.parent.mkdir(exist_ok=True)
@@ -114,3 +120,29 @@ def test_summing_reads_no_row_that_is_not_named(opened: Opened) -> None:
     device = backend.door.device
     got = backend.weighted_sum(rows.to(device), index.to(device), weights.to(device)).cpu()
     assert torch.equal(got, torch.tensor([[1.0], [0.0]]).expand(2, 64).bfloat16())
+
+
+def formats_of(on: Installation) -> list[WeightFormat]:
+    """Those that the device's family reads and the backend is built for."""
+    later = [WeightFormat.W8A8_FP8, WeightFormat.W8A8_MXFP8, WeightFormat.W4A4_MXFP4]
+    ints = [WeightFormat.W8A8, WeightFormat.W4A8, WeightFormat.W4A16]
+    return [WeightFormat.UNQUANTISED, *ints, *(later if family_of(on.soc).name == "A5" else [])]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("mode", list(ExchangeMode)[:3])
+def test_the_engine(
+    opened: Opened, errors: dict[str, float], mode: ExchangeMode, num_ranks: int
+) -> None:
+    """Shared experts in slots, every format, before and after experts are installed in place."""
+    _, on = opened
+    if num_ranks > on.num_devices:
+        pytest.skip("two ranks need two NPUs: HCCL was NOT checked")
+    if num_ranks == 1 and mode is ExchangeMode.MC2:
+        pytest.skip("MC2 is between ranks")
+    for stored in formats_of(on):
+        asked = Asked("npu", mode, stored, num_ranks)
+        for rank, off_by in enumerate(run_ranks(errors_of, asked, num_ranks=num_ranks)):
+            told = f"engine, {mode.value}, {stored.value}, rank {rank} of {num_ranks}"
+            errors[told] = max(off_by)
+            assert errors[told] < most_of(stored)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.npu.conftest import RunScript
+from tests.npu.pipeline import FORMATS
 from tests.npu.schema_texts import schema_texts, snapshot
 
 pytestmark = [pytest.mark.npu_schema, pytest.mark.slow]
@@ -28,11 +29,13 @@ def test_all_48_mistakes_are_refused_and_right_calls_are_not(beside_torch_npu: R
 
 @pytest.mark.parametrize("mode", ["all_gather", "all_to_all", "mc2"])
 def test_the_whole_pipeline_has_the_right_shapes(beside_torch_npu: RunScript, mode: str) -> None:
-    """bf16 and W8A8, on meta tensors and on fake ones."""
+    """Every format that is built, on meta tensors and on fake ones."""
     told = beside_torch_npu("pipeline", mode).splitlines()
     passed = {line for line in told if line.startswith(mode)}
     assert passed == {
-        f"{mode} {form} {kind}" for form in ("plain", "int8") for kind in ("meta", "fake")
+        f"{mode} {packing.format.value}/{packing.group_size} {kind}"
+        for packing in FORMATS
+        for kind in ("meta", "fake")
     }
 
 

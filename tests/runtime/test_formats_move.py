@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from moe_runtime.formats.fusing import fused_lists, manifest
 from moe_runtime.placement.slots import EMPTY, digest
 from moe_runtime.runtime import (
     Batch,
@@ -57,7 +58,7 @@ def built(
 ) -> MoeRuntime:
     return MoeRuntime(
         SyntheticModel(shape),
-        layout.start(peers.rank, staging_rows=6),
+        layout.start(peers.rank, staging_rows=9),
         peers=peers,
         mode=mode,
         packing=packing,
@@ -128,25 +129,55 @@ def test_f34_every_tensor_of_every_format_moves_and_outputs_stay(
         assert torch.allclose(rows[0], later, rtol=1e-5, atol=1e-5 * float(rows[0].abs().max()))
 
 
+FUSED, DIRECT = ExchangeMode.FUSED_MC2, ExchangeMode.ALL_TO_ALL
+
+
+@pytest.mark.parametrize("mode", [DIRECT, FUSED])
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_f34_a_tensor_left_behind_is_seen_by_its_digest_and_in_the_output(
-    packing: Packing,
+    packing: Packing, mode: ExchangeMode
 ) -> None:
+    """Where a mode reads scales of its own, the format's are read by the way it falls back to."""
     layouts = [random_layout(SHAPE, (6, 5), seed=seed, num_empty=1) for seed in range(2)]
-    right, _ = outputs(packing, layouts, left=set())
-    names = built_names(packing)
-    assert {"bias13", "bias2"} < names
+    right, _ = outputs(packing, layouts, left=set(), mode=mode)
+    names = built_names(packing, mode)
+    assert names == manifest(packing.format, biased=True, is_fused=mode is FUSED)
+    own = {name for name in names if name.endswith("_fused")}
+    unread = {f"{name.removesuffix('_fused')}_scale" for name in own}
     for name in names:
-        rows, whole = outputs(packing, layouts, left={name})
+        rows, whole = outputs(packing, layouts, left={name}, mode=mode)
+        if name in unread:
+            assert not whole, name
+            assert torch.equal(rows[1], right[1]), name
+            continue
         assert not whole, name
         assert torch.equal(rows[0], right[0]), name
         assert not torch.allclose(rows[1], right[1], rtol=1e-4, atol=1e-4), name
 
 
-def built_names(packing: Packing) -> set[str]:
+@pytest.mark.parametrize("packing", [Packing(WeightFormat.W8A8), Packing(WeightFormat.W4A8)])
+def test_lists_of_a_fused_operator_show_what_slots_hold_after_a_move(packing: Packing) -> None:
+    first, then = (random_layout(SHAPE, (9,), seed=seed) for seed in range(2))
+
+    def moved(peers: Peers) -> bool:
+        runtime = built(SHAPE, first, peers, packing, FUSED)
+        lists = fused_lists(runtime.slots.weights(0)).by_name
+        assert lists.keys() == manifest(packing.format, biased=True, is_fused=True)
+        move_to(runtime, then, peers.rank, set())
+        experts = [runtime.expert(0, int(e)).named() for e in then.held(peers.rank)[0]]
+        return all(
+            digest({name: lists[name][slot] for name in lists})
+            == digest({name: stack[0] for name, stack in expert.items()})
+            for slot, expert in enumerate(experts)
+        )
+
+    assert run_threads(moved, num_ranks=1) == [True]
+
+
+def built_names(packing: Packing, mode: ExchangeMode) -> set[str]:
     def names(peers: Peers) -> set[str]:
         layout = random_layout(SHAPE, (8,), seed=0)
-        return set(built(SHAPE, layout, peers, packing).slots.weights(0).named())
+        return set(built(SHAPE, layout, peers, packing, mode).slots.weights(0).named())
 
     (found,) = run_threads(names, num_ranks=1)
     return found

@@ -16,7 +16,11 @@ from moe_runtime.backends.npu_backend import NpuBackend
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.streams import StreamTimeline
 from moe_runtime.contracts.errors import MomentMissed, Unsupported
-from moe_runtime.contracts.npu_errors import NpuUnavailable, UnknownDevice, WrongMemory
+from moe_runtime.contracts.npu_errors import (
+    NpuUnavailable,
+    UnknownDevice,
+    WrongMemory,
+)
 from moe_runtime.contracts.timeline import Moment
 from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.formats.capabilities import DeviceKind
@@ -110,9 +114,7 @@ def runtime_on(
 
 
 def batch_far(num_tokens: int, *, seed: int) -> Batch:
-    x_TD = tokens(SHAPE, num_tokens, seed=seed)
-    real_T = torch.ones(num_tokens, dtype=torch.bool)
-    return Batch(x_TD.to(HOME), real_T.to(HOME), ByGate(), DECODE)
+    return Batch.of(tokens(SHAPE, num_tokens, seed=seed), ByGate(), DECODE).at(HOME)
 
 
 @pytest.mark.parametrize("mode", PLAIN)
@@ -214,7 +216,7 @@ def test_w8a8_goes_through_the_same_door() -> None:
     [
         (ExchangeMode.FUSED_MC2, WeightFormat.W8A8, "fused MC2 is not built"),
         (ExchangeMode.MC2, WeightFormat.W8A8, "opened for one rank alone"),
-        (ExchangeMode.ALL_GATHER, WeightFormat.W4A8, "not built for w4a8"),
+        (ExchangeMode.ALL_GATHER, WeightFormat.W4A8_MXFP, "float8 and float4 need an A5"),
         (
             ByTable(soc=SocFamily.A2, format="w8a8", capabilities=frozenset({Capability.MC2})),
             WeightFormat.W8A8,

@@ -25,7 +25,8 @@ from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.exchange.peers import announce
 from moe_runtime.experts.shared import ExpertGate, SharedExpert, compute_shared
 from moe_runtime.formats.packing import dense_of, pack
-from moe_runtime.layer.layer import LayerInput, LayerMaths, MoELayer, RankState
+from moe_runtime.layer.given import LayerInput, LayerMaths, RankState
+from moe_runtime.layer.layer import MoELayer
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables

@@ -80,7 +80,7 @@ def step_of(packing: Packing, w_SBA: Tensor) -> Tensor:
         case WeightFormat.W8A8_FP8:
             return w_SBA.abs() / 16 + by_output / 448 * 2.0**-10
         case WeightFormat.W4A8:
-            return by_output / 7 / 2
+            return by_output / 7 / 2 * (1 + 2.0**-11)  # the scale is one that float16 has
         case WeightFormat.W4A16:
             return 2 * by_output / 15  # the offset is rounded, too
         case WeightFormat.W8A8_MXFP8:

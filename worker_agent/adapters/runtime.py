@@ -1,6 +1,7 @@
 """Our runtime as an engine: its slots, tables and counters.
 
 Axes    L layers   S local slots   E experts   J table rows   H phases
+        M shared experts that sit in slots
 """
 
 from abc import ABC, abstractmethod
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from eplb_service.domain.deployment import ModelShape
+from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement
@@ -22,6 +24,7 @@ from moe_runtime.runtime import CounterSnapshot, Install, MoeRuntime, StepKind, 
 from moe_runtime.runtime import SlotLayout as RuntimeLayout
 from worker_agent.adapters.chunked_mover import DeviceLink
 from worker_agent.adapters.memory import DigestBook, Maps
+from worker_agent.adapters.shared_slots import shared_slots
 from worker_agent.agent.checks import EngineFault, no_fault
 from worker_agent.ports.engine import Counters, StepTotals
 
@@ -155,7 +158,7 @@ class SlotsEngine(ABC):
                 profile=int(now.steps_G[StepKind.PROFILE]),
             ),
             padding_rows=now.padding_rows,
-            overflow_tokens=0,
+            overflow_tokens=now.overflow_rows,
             expert_seconds=now.expert_seconds,
         )
 
@@ -182,9 +185,10 @@ class RuntimeEngine(SlotsEngine):
     def load(self, placement: Placement, table: IntArray) -> None:
         """Put a placement in use before the first step, from the model's own weights."""
         own = placement.phy2log[:, placement.layout.slots_of(self._rank)]
-        for layer, wanted in enumerate(own):
-            self._load_layer(layer, wanted)
+        for layer, shared in enumerate(shared_slots(placement, self._rank)):
+            self._load_layer(layer, own[layer])
             self._runtime.set_table(layer, table[layer])
+            self._source.routes.set_shared(layer, shared)
 
     def _load_layer(self, layer: int, wanted: IntArray) -> None:
         """Bring one layer's slots to their new content, one staging row at a time."""
@@ -230,13 +234,22 @@ def seat_of(runtime: MoeRuntime) -> Seat:
         ModelShape(
             layers=tuple(range(shape.num_layers)),
             num_experts=shape.num_experts,
-            num_shared=0,
+            num_shared=shape.num_shared_in_slots,
             top_k=shape.selector.top_k,
             bytes_per_expert=sum(stack.nbytes for stack in expert.values()),
             num_groups=groups_of(shape.selector),
         ),
         engine=lambda book, rank: RuntimeEngine(runtime, book, rank=rank),
     )
+
+
+def require_device(seat: Seat, wanted: str) -> None:
+    """Raise InvalidSettings unless the engine is on the device that is wanted, if any is."""
+    runtime = seat.runtime
+    device = str(runtime.device.home) if isinstance(runtime, MoeRuntime) else "one of its own"
+    if wanted and wanted != device:
+        text = f"device is {wanted}, but the engine is on {device}; the rank does not attach"
+        raise InvalidSettings(text)
 
 
 def link_of(seat: Seat) -> DeviceLink | None:
@@ -251,4 +264,4 @@ def link_of(seat: Seat) -> DeviceLink | None:
 def served_by(seat: Seat, phy2log: IntArray) -> Placement:
     """Return the placement of a seat whose group holds `phy2log`: [L, P]."""
     layout = SlotLayout(seat.runtime.layout.slots_per_rank)
-    return Placement(phy2log, seat.shape.num_experts, layout)
+    return Placement(phy2log, seat.shape.num_experts, layout, seat.shape.num_shared)

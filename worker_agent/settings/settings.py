@@ -109,6 +109,9 @@ class AgentSettings(BaseSettings):
     """Whether a controller on another machine may be spoken to without TLS."""
     deployment: DeploymentSettings = DeploymentSettings()
     pace: PaceSettings = PaceSettings()
+    device: Annotated[str, Field(pattern=r"^(|cpu|npu:[0-9]+)$")] = ""
+    """What the rank's engine computes on, cpu or npu:NUMBER: what `open_device` is given; an agent
+    does not attach to an engine on another one. Empty: whatever the engine is on."""
     node: Word = Field(default_factory=lambda: platform.node() or "unknown")
     supernode: str = ""
     """Group of hosts with a fast interconnect."""

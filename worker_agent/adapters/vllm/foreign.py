@@ -205,6 +205,7 @@ class LoadAccount:
         return CounterSnapshot(
             received_HLS=by_slot,
             sent_HLE=by_expert,
+            shared_HLM=np.zeros((len(Phase), num_layers, 0), dtype=np.int64),
             zero_HL=np.zeros((len(Phase), num_layers), dtype=np.int64),
             tokens_H=tokens,
             steps_G=steps,
