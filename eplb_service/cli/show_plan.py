@@ -14,9 +14,13 @@ from eplb_service.cli.words import (
     table,
 )
 from eplb_service.controller.views import NothingView, RunView
-from eplb_service.domain.plan import Answer, Price, Verdict
+from eplb_service.domain.plan import Answer, Origin, Price, Verdict
 from eplb_service.server.admin_wire.plans import ShownPlan
 
+JUDGED_AS = {
+    Origin.AUTOMATIC: "an automatic one: every gate binds it",
+    Origin.OPERATOR: "an operator's: gates only annotate it",
+}
 UNCHANGED = "Nothing was changed."
 
 
@@ -65,7 +69,7 @@ def explain_plan(view: ShownPlan) -> str:
         for number, wave in enumerate(view.plan.waves, start=1)
     ]
     drawn = [
-        line("drawn", clock_time(view.drawn_at_s), f"by {view.plan.origin.value}"),
+        line("drawn", clock_time(view.drawn_at_s), f"judged as {JUDGED_AS[view.plan.origin]}"),
         *([line("reason", view.plan.reason)] if view.plan.reason else []),
     ]
     parts = [

@@ -205,7 +205,7 @@ def test_explaining_a_plan_names_every_gate_and_wave() -> None:
     is_shown_as(
         explained.removeprefix(show_plan(shown_plan()) + "\n"),
         """
-        drawn        2001-09-09 01:46:40Z   by operator
+        drawn        2001-09-09 01:46:40Z   judged as an operator's: gates only annotate it
         reason       evening peak
         """,
         """
