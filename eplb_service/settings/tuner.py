@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from eplb_service.controller.errands import Cadence
 from eplb_service.controller.machine_state import Pace
-from eplb_service.controller.tuning import PlanningTerms, ShareTerms, Tuning
+from eplb_service.controller.tuning import PlanningTerms, RankCosts, ShareTerms, Tuning
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.gates.context import Budget
 from eplb_service.gates.settings import GateSettings as GateThresholds
@@ -104,4 +104,5 @@ def _planning(settings: Settings) -> PlanningTerms:
         round_bytes=budget.round_bytes,
         max_slowdown=budget.max_slowdown,
         distances=planning.distances,
+        costs=RankCosts(planning.rank_speeds or (), planning.expert_cost),
     )

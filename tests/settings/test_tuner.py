@@ -4,11 +4,13 @@ import dataclasses
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from eplb_service.controller.tuning import Tuner
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
+from eplb_service.policies.terms import Terms
 from eplb_service.settings import GateSettings, Settings, SettingsTuner, ShareSettings
 from eplb_service.settings.tuner import MOST_KNOWN
 
@@ -65,3 +67,12 @@ def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
     assert sections == {"budget", "gates", "planning", "shares"}
     num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 7
     assert len(tuner.shown("{}")) == num_listed
+
+
+def test_speeds_count_where_there_are_as_many_ranks_and_costs_by_the_step() -> None:
+    given = {"rank_speeds": (1.0, 2.0), "expert_cost": 8}
+    planning = SettingsTuner(Settings.model_validate({"planning": given})).tuning("{}").planning
+    assert planning.costs.terms(num_ranks=2, num_steps=10) == Terms(fixed=80.0, speeds=(1.0, 2.0))
+    assert planning.costs.terms(num_ranks=3, num_steps=10) == Terms(fixed=80.0)
+    with pytest.raises(ValidationError, match="rank_speeds"):
+        Settings.model_validate({"planning": {"rank_speeds": (1.0, 0.0)}})
