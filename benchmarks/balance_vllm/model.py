@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.demo_vllm.models import VOCABULARY, Draw, Weights, drawing, write
+from benchmarks.demo_vllm.models import VOCABULARY, Draw, Qwen3, Weights, drawing, write
 
 WIDTH = 256
 EXPERT_WIDTH = 512
@@ -23,26 +23,16 @@ LIKING = 4.0
 """How far the best liked expert's logit is above those of experts that are not liked."""
 
 
-CONFIG: dict[str, object] = {
-    "architectures": ["Qwen3MoeForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": WIDTH,
-    "intermediate_size": WIDTH,
-    "moe_intermediate_size": EXPERT_WIDTH,
-    "num_hidden_layers": NUM_LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD,
-    "num_experts": NUM_EXPERTS,
-    "num_experts_per_tok": TOP_K,
-    "norm_topk_prob": True,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": [],
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "attention_bias": False,
-}
+SIZES = Qwen3(
+    layers=NUM_LAYERS,
+    width=WIDTH,
+    expert_width=EXPERT_WIDTH,
+    num_experts=NUM_EXPERTS,
+    top_k=TOP_K,
+    heads=HEADS,
+    kv_heads=KV_HEADS,
+    head=HEAD,
+)
 
 
 def write_skewed(folder: Path) -> Path:
@@ -57,7 +47,7 @@ def write_skewed(folder: Path) -> Path:
     for layer in range(NUM_LAYERS):
         _add_attention(weights, draw, f"model.layers.{layer}")
         _add_experts(weights, draw, f"model.layers.{layer}.mlp", shared)
-    return write(folder, CONFIG, weights)
+    return write(folder, SIZES.config(), weights)
 
 
 def _add_attention(weights: Weights, draw: Draw, prefix: str) -> None:

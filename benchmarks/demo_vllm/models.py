@@ -6,6 +6,7 @@ wrong place would go unseen. Sizes are such that a greedy text depends on every 
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -22,38 +23,63 @@ Weights = dict[str, Tensor]
 Draw = Callable[..., Tensor]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen3:
+    """Sizes of a Qwen3-MoE, every layer of which has experts."""
+
+    layers: int = 3
+    width: int = WIDTH
+    expert_width: int = EXPERT_WIDTH
+    num_experts: int = NUM_EXPERTS
+    top_k: int = TOP_K
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 32
+
+    def config(self) -> dict[str, object]:
+        """Return what its config.json says."""
+        return {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "hidden_size": self.width,
+            "intermediate_size": 2 * self.width,
+            "moe_intermediate_size": self.expert_width,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head,
+            "num_experts": self.num_experts,
+            "num_experts_per_tok": self.top_k,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "attention_bias": False,
+        }
+
+
+QWEN3 = Qwen3()
+
+
 def write_qwen3(folder: Path) -> Path:
-    """Three layers of Qwen3-MoE, every one of them with experts."""
-    layers, heads, kv_heads, head = 3, 4, 2, 32
-    config = {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "hidden_size": WIDTH,
-        "intermediate_size": 256,
-        "moe_intermediate_size": EXPERT_WIDTH,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "head_dim": head,
-        "num_experts": NUM_EXPERTS,
-        "num_experts_per_tok": TOP_K,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [],
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "attention_bias": False,
-    }
+    """Three layers of Qwen3-MoE."""
+    return write(folder, QWEN3.config(), qwen3_weights())
+
+
+def qwen3_weights() -> Weights:
+    """Return its weights."""
     draw, weights = drawing(0), dict[str, Tensor]()
     embed(weights, draw)
-    for layer in range(layers):
+    for layer in range(QWEN3.layers):
         prefix = f"model.layers.{layer}"
         norms(weights, prefix)
-        attention(weights, draw, prefix, heads=heads, kv_heads=kv_heads, head=head)
+        heads = {"heads": QWEN3.heads, "kv_heads": QWEN3.kv_heads, "head": QWEN3.head}
+        attention(weights, draw, prefix, **heads)
         weights[f"{prefix}.mlp.gate.weight"] = draw(NUM_EXPERTS, WIDTH, gain=2.0)
         experts(weights, draw, f"{prefix}.mlp.experts", width=WIDTH)
-    return write(folder, config, weights)
+    return weights
 
 
 DEEPSEEK = {
@@ -116,22 +142,9 @@ def write_deepseek(folder: Path) -> Path:
 
 
 K3 = {
+    **QWEN3.config(),
     "architectures": ["TinyK3ForCausalLM"],
-    "model_type": "qwen3_moe",
-    "hidden_size": WIDTH,
-    "intermediate_size": 256,
-    "moe_intermediate_size": EXPERT_WIDTH,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "num_experts": NUM_EXPERTS,
-    "num_experts_per_tok": TOP_K,
     "mlp_only_layers": list(range(3)),
-    "hidden_act": "silu",
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 10000.0,
-    "attention_bias": False,
     "num_experts_per_token": TOP_K,
     "num_shared_experts": 2,
     "routed_expert_hidden_size": 64,

@@ -3,6 +3,9 @@
 import asyncio
 import os
 import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import numpy as np
 from benchmarks.figures import Figure
 from benchmarks.ingest.ranks import INTERVAL_S, Sent, report_all
 from benchmarks.ingest.server import Arrivals, run
-from benchmarks.ingest.shape import NUM_DEPLOYMENTS, NUM_RANKS, SENT_EVERY
+from benchmarks.ingest.shape import K3, NUM_DEPLOYMENTS, SENT_EVERY, Size
 
 __all__ = ["measure"]
 
@@ -22,8 +25,25 @@ _START_S = 30.0
 _END_S = 10.0
 
 
+Beside = Callable[[int], AbstractAsyncContextManager[None]]
+"""What else happens at the controller meanwhile; it is given the port."""
+
+
+def _nothing(_port: int) -> AbstractAsyncContextManager[None]:
+    return nullcontext()
+
+
+async def _report(port: int, beside: Beside, report: Callable[[int], Awaitable[Sent]]) -> Sent:
+    async with beside(port):
+        return await report(port)
+
+
 def measure(
-    num_deployments: int = NUM_DEPLOYMENTS, *, num_reports: int = _NUM_REPORTS
+    num_deployments: int = NUM_DEPLOYMENTS,
+    *,
+    num_reports: int = _NUM_REPORTS,
+    size: Size = K3,
+    beside: Beside = _nothing,
 ) -> list[Figure]:
     """Run the server on one core and all agents on another, if there is one."""
     cores = sorted(os.sched_getaffinity(0))
@@ -38,15 +58,15 @@ def measure(
                 raise RuntimeError(f"the controller did not lead within {_START_S:.0f} s")
             port: int = here.recv()
             os.sched_setaffinity(0, {cores[-1]})
-            here.send("begin")
-            sent = asyncio.run(
-                report_all(
-                    port,
-                    num_reports=num_reports,
-                    warm_up=_WARM_UP,
-                    num_deployments=num_deployments,
-                )
+            report = partial(
+                report_all,
+                num_reports=num_reports,
+                warm_up=_WARM_UP,
+                num_deployments=num_deployments,
+                size=size,
+                on_connected=lambda: here.send("begin"),
             )
+            sent = asyncio.run(_report(port, beside, report))
             here.send("end")
             arrivals: Arrivals = here.recv()
         finally:
@@ -55,18 +75,16 @@ def measure(
             if server.is_alive():
                 server.kill()
                 server.join(_END_S)
-    return _figures(sent, arrivals, num_deployments, num_reports)
+    return _figures(sent, arrivals, num_deployments * size.num_ranks, num_reports)
 
 
-def _figures(
-    sent: Sent, arrivals: Arrivals, num_deployments: int, num_reports: int
-) -> list[Figure]:
+def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) -> list[Figure]:
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)
     seconds = (_WARM_UP + num_reports) * INTERVAL_S
     return [
-        Figure("agents", float(num_deployments * NUM_RANKS), ""),
+        Figure("agents", float(num_agents), ""),
         Figure("reports", float(len(sent)), ""),
         Figure("reports that did not reach a window", float(lost), "", 0.0),
         Figure("send to window, median", 1e3 * float(np.median(took_s)), "ms"),

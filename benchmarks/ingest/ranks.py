@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import grpc.aio
 from eplb.v1 import agent_pb2, agent_pb2_grpc
 
 from benchmarks.ingest.server import ReportKey
-from benchmarks.ingest.shape import NUM_DEPLOYMENTS, NUM_RANKS, STEPS_PER_REPORT, Deployment
+from benchmarks.ingest.shape import K3, STEPS_PER_REPORT, Deployment, Size
 from eplb_service.wire.up import encode_up
 
 __all__ = ["INTERVAL_S", "Sent", "report_all"]
@@ -42,14 +42,22 @@ class Agents:
 
 
 async def report_all(
-    port: int, *, num_reports: int, warm_up: int, num_deployments: int = NUM_DEPLOYMENTS
+    port: int,
+    *,
+    num_reports: int,
+    warm_up: int,
+    num_deployments: int,
+    size: Size = K3,
+    on_connected: Callable[[], None],
 ) -> Sent:
     """Connect all ranks, let them report, and return when each report was sent.
 
-    warm_up    reports before the first that is returned
+    warm_up         reports before the first that is returned
+    on_connected    called once all ranks are welcomed
     """
     async with asyncio.timeout(_HELLO_S + (warm_up + num_reports) * INTERVAL_S * 4):
-        async with _connected(port, num_deployments) as groups:
+        async with _connected(port, num_deployments, size) as groups:
+            on_connected()
             everything: Sent = {}
             async with asyncio.TaskGroup() as tasks:
                 for index, agents in enumerate(groups):
@@ -69,7 +77,7 @@ async def _report(agents: Agents, offset_s: float, num_reports: int, sent: Sent)
 
 
 @asynccontextmanager
-async def _connected(port: int, num_deployments: int) -> AsyncGenerator[list[Agents]]:
+async def _connected(port: int, num_deployments: int, size: Size) -> AsyncGenerator[list[Agents]]:
     """Open every rank's connection and stream, and wait until all are welcomed."""
     channels = [
         grpc.aio.insecure_channel(
@@ -80,11 +88,13 @@ async def _connected(port: int, num_deployments: int) -> AsyncGenerator[list[Age
                 ("grpc.max_receive_message_length", 64 << 20),
             ],
         )
-        for _ in range(num_deployments * NUM_RANKS)
+        for _ in range(num_deployments * size.num_ranks)
     ]
     try:
         yield [
-            await _join(Deployment(number), channels[number * NUM_RANKS :][:NUM_RANKS])
+            await _join(
+                Deployment(number, size), channels[number * size.num_ranks :][: size.num_ranks]
+            )
             for number in range(num_deployments)
         ]
     finally:

@@ -1,22 +1,35 @@
 """make load: 1,024 agents at one controller, and an hour of reports; build/bench-load.json.
 
 The agents are 16 deployments of 64 ranks of Kimi K3's shape over gRPC, each rank with a connection
-of its own: slot counts twice a second, sent counts of replicated experts every 5 s. The hour is one
-deployment's, without a network, for what it leaves in memory. ARGS="--deployments 4 --minutes 1".
+of its own: slot counts twice a second, sent counts of replicated experts every 5 s. Apart from them
+64 small deployments; four deployments while the ranks of a fifth report as fast as they can and
+read nothing; and an hour of one deployment's reports, without a network, for what it leaves in
+memory. What ten thousand agents need is simulated from the price of a report.
+ARGS="--deployments 4 --minutes 1".
 """
 
 import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, broken, table, write
 from benchmarks.ingest.measure import MIB, measure
 from benchmarks.ingest.ranks import INTERVAL_S
+from benchmarks.ingest.shape import SMALL
+from benchmarks.load import scaling
 from benchmarks.load.hour import REPORTS_PER_HOUR, simulate
+from benchmarks.load.troublemakers import flood
 
 _MINUTE_S = 60
 _GROWTH_MIB = 10.0
 """What windows of a fixed size may grow by in an hour."""
+_SMALL = 64
+_FEW = 4
+_SLOWER = 3.0
+"""Times by which a flood may lengthen others' median: it takes a share of the one core."""
+_MEDIAN, _SHARE = "send to window, median", "share of one core used"
 
 
 def main() -> int:
@@ -29,20 +42,51 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, default=Path("build"), help="default %(default)s")
     asked = parser.parse_args()
-    hour = simulate(asked.reports)
     num_reports = max(1, round(asked.minutes * _MINUTE_S / INTERVAL_S))
-    figures = [
-        *measure(asked.deployments, num_reports=num_reports),
-        Figure("reports of one deployment's hour", float(hour.num_reports), ""),
-        Figure("memory held after it", hour.held_bytes / MIB, "MiB"),
-        Figure("memory grown in it", hour.grown_bytes / MIB, "MiB", _GROWTH_MIB),
-    ]
-    print(table("load", figures))
+    figures = told("", measure(asked.deployments, num_reports=num_reports))
+    figures += told("small: ", measure(_SMALL, num_reports=num_reports // 4 or 1, size=SMALL))
+    quiet = measure(_FEW, num_reports=num_reports // 4 or 1)
+    figures += beside_a_flood(quiet, num_reports // 4 or 1)
+    # Few agents leave the core idle at times: what they cost is not blurred by what queues.
+    whole_s = INTERVAL_S * value(quiet, _SHARE) / value(quiet, "agents")
+    figures += told("", scaling.figures(whole_s))
+    figures += told("", hour(asked.reports))
     print(f"  written to {write('load', figures, asked.folder)}", flush=True)
     over = broken(figures)
     for figure in over:
         print(f"over the limit: {figure.name}", file=sys.stderr)
     return 1 if over else 0
+
+
+def beside_a_flood(quiet: Sequence[Figure], num_reports: int) -> list[Figure]:
+    """What the ranks of few deployments see of another one's flood, beside a run without."""
+    flooded = measure(_FEW, num_reports=num_reports, beside=flood)
+    ratio = value(flooded, _MEDIAN) / value(quiet, _MEDIAN)
+    return told(
+        "beside a flood: ", [*flooded, Figure("median, times that without one", ratio, "", _SLOWER)]
+    )
+
+
+def hour(num_reports: int) -> list[Figure]:
+    """What an hour of one deployment's reports leaves in memory."""
+    found = simulate(num_reports)
+    return [
+        Figure("reports of one deployment's hour", float(found.num_reports), ""),
+        Figure("memory held after it", found.held_bytes / MIB, "MiB"),
+        Figure("memory grown in it", found.grown_bytes / MIB, "MiB", _GROWTH_MIB),
+    ]
+
+
+def told(prefix: str, figures: Sequence[Figure]) -> list[Figure]:
+    """Print figures as soon as they are there, and return them under a longer name."""
+    named = [replace(figure, name=f"{prefix}{figure.name}") for figure in figures]
+    print(table("load", named), flush=True)
+    return named
+
+
+def value(figures: Sequence[Figure], name: str) -> float:
+    """Return the first figure of a name."""
+    return next(figure.value for figure in figures if figure.name == name)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from eplb_service.controller.planning import ByPolicy, Goal, NothingToDo, Planni
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.pricing import Timing
 from eplb_service.controller.registry import Registry
+from eplb_service.controller.rollcall import away
 from eplb_service.controller.runs import missing_ranks, obstacle
 from eplb_service.controller.standing import budget_of, evidence_of, standing_of
 from eplb_service.controller.teller import Teller
@@ -174,6 +175,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
     profiles = [member.profile for member in membership.known]
     window, placement = newest_window(deployment), state.serving.placement
     terms = deployment.tuning.planning
+    masked = deployment.drained if draw.masked is None else draw.masked
     return PlanningInput(
         base_epoch=state.serving.wave.epoch,
         current=placement,
@@ -190,7 +192,8 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             sets_shares=not deployment.even_because,
             nodes=tuple(profile.node for profile in profiles),
             distance=None if terms.distances is None else np.array(terms.distances),
-            masked=deployment.drained if draw.masked is None else draw.masked,
+            masked=masked,
+            dead=tuple(rank for rank in away(membership) if rank in masked),
         ),
         timing=_timing(deployment, window, len(profiles)),
         cause=Cause(draw.origin, draw.reason),
@@ -220,6 +223,9 @@ def _timing(deployment: Deployment, window: LoadWindow | None, num_ranks: int) -
         stall_s=STALL_PER_PLAN_S,
         lost_per_byte_s=lost_s / links.num_bytes if links.num_bytes else 0.0,
         bytes_per_s=links.bytes_per_s,
+        terms=deployment.tuning.planning.costs.terms(
+            num_ranks=num_ranks, num_steps=window.num_steps if window else 0
+        ),
     )
 
 

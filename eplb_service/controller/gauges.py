@@ -4,7 +4,7 @@ import numpy as np
 
 from eplb_service.controller.counting import cost_of
 from eplb_service.controller.deployment import Deployment
-from eplb_service.controller.looks import newest_window
+from eplb_service.controller.looks import imbalance_of, newest_window
 from eplb_service.controller.rank_gauges import show_ranks
 from eplb_service.controller.registry import Registry, Tools
 from eplb_service.controller.revisions import current
@@ -33,7 +33,7 @@ from eplb_service.domain.metric_names import (
     WINDOW_STEPS,
     Metric,
 )
-from eplb_service.load.fold import heat_of, measured_imbalance, measured_load
+from eplb_service.load.fold import heat_of, measured_load
 from eplb_service.load.window import LoadWindow
 
 NUM_HOT = 5
@@ -110,7 +110,7 @@ def _show_window(deployment: Deployment, window: LoadWindow, tools: Tools) -> No
     if shown == meter.shown:
         return
     meter.shown = shown
-    seen = measured_imbalance(window, placement)
+    seen = imbalance_of(deployment, window)
     if meter.promise.is_due(window, min_steps=deployment.tuning.gates.min_steps):
         meter.promise.realised = seen
     _show_layers(deployment, LAYER_IMBALANCE, seen, tools)

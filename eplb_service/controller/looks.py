@@ -123,12 +123,25 @@ def window_view(deployment: Deployment, window: LoadWindow | None, *, now_s: flo
     )
 
 
+def imbalance_of(deployment: Deployment, window: LoadWindow) -> FloatArray:
+    """[L] measured imbalance of what ranks bear, NaN where a layer has no load."""
+    placement = deployment.counted_placement
+    num_ranks = placement.layout.num_ranks
+    terms = deployment.tuning.planning.costs.terms(num_ranks=num_ranks, num_steps=window.num_steps)
+    return measured_imbalance(
+        window,
+        placement,
+        speed=terms.speed(num_ranks),
+        expert_cost=terms.fixed,
+    )
+
+
 def imbalance_view(deployment: Deployment, window: LoadWindow | None) -> ImbalanceView:
     """Measured imbalance; NaN where there is no data."""
     nothing = ImbalanceView(mean=float("nan"), worst=float("nan"), worst_layer=-1)
     if window is None:
         return nothing
-    values = measured_imbalance(window, deployment.counted_placement)
+    values = imbalance_of(deployment, window)
     if np.isnan(values).all():
         return nothing
     worst = int(np.nanargmax(values))
@@ -160,7 +173,7 @@ def heat_view(deployment: Deployment, layers: tuple[int, ...]) -> HeatView:
         model_layers=tuple(membership.shape.layers[layer] for layer in chosen),
         tokens=_rows(heat.tokens, rows),
         rank_load=_rows(measured_load(window, placement), rows),
-        imbalance=measured_imbalance(window, placement)[rows],
+        imbalance=imbalance_of(deployment, window)[rows],
         num_steps=window.num_steps,
         coverage=window.coverage,
     )

@@ -101,7 +101,11 @@ def step(state: DeploymentState, event: Event) -> Step:
     Raises, with the state unchanged, StaleMessage, RegistrationRefused or UnknownRank for
     a rank that must not be listened to, and what runs.obstacle finds for a plan.
     """
+    flight = state.flight
     state, effects = _react(state, event)
+    if flight and flight.greeted and not state.flight:
+        state, more = _over_at_last(state, flight.greeted)
+        effects = (*effects, *more)
     state, more = proceed(state)
     return state, (*effects, *more)
 
@@ -152,12 +156,27 @@ def _greeted(state: DeploymentState, hello: Hello) -> Step:
         state, more = fly(state, Greeted(hello.profile.rank, hello.status))
         effects = (*effects, *more)
         if state.flight:
-            return state, effects
+            return replace(state, flight=replace(state.flight, greeted=hello)), effects
         # The wave that this greeting ended was all that kept the ranks from being believed.
     if not membership.is_complete:
         return state, effects
     state, more = _all_greeted(state, hello)
     return state, (*effects, *more)
+
+
+def _over_at_last(state: DeploymentState, hello: Hello) -> Step:
+    """Believe ranks that greeted while a wave was in flight, now that words have ended it.
+
+    A group that restarted may serve something else than what is on record as settled.
+    """
+    membership, told = state.membership, hello.status.served
+    if membership is None or not membership.is_complete:
+        return state, ()
+    served = membership.served()
+    is_of_group = hello.incarnation == membership.incarnation
+    if not is_of_group or served is None or served.placement != told.placement:
+        return state, ()
+    return _all_greeted(state, hello) if served.epoch == told.epoch else (state, ())
 
 
 def _all_greeted(state: DeploymentState, hello: Hello) -> Step:

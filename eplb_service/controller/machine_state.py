@@ -64,6 +64,8 @@ class Flight:
     waited_s: float
     """Seconds since it was spent, idle time not counted."""
     since_nudge_s: float
+    greeted: Hello | None = None
+    """The last Hello that came meanwhile: ranks are believed when the wave is over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

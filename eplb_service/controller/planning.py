@@ -168,6 +168,7 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
         topology=Topology(task.limits.nodes, task.num_groups),
         max_moves=goal.max_moves,
         seed=goal.seed,
+        terms=task.timing.terms,
         bounds=Bounds(
             task.limits.masked,
             emptied_before(task.current, task.limits.masked),
@@ -246,11 +247,13 @@ class Pricing:
 
     def imbalance(self, placement: Placement) -> FloatArray:
         """[L] predicted by the tables that ranks will use; NaN where a layer has no load."""
-        heat = self._task.heat.tokens
+        heat, terms = self._task.heat.tokens, self._task.timing.terms
         if self._task.limits.sets_shares:
-            return split_imbalance(heat, placement, exact_split(heat, placement))
-        load = predicted_load(heat, placement, self._split)
-        return imbalance_where_held(load, placement)
+            split = exact_split(heat, placement, terms=terms)
+            return split_imbalance(heat, placement, split, terms)
+        load = predicted_load(heat, placement, self._split, terms)
+        speed = terms.speed(placement.layout.num_ranks)
+        return imbalance_where_held(load * speed, placement, speed)
 
     def price(self, waves: tuple[PlannedWave, ...], before: FloatArray, after: FloatArray) -> Price:
         """What the waves cost and what they promise."""

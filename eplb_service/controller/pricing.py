@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from eplb_service.policies.terms import PLAIN, Terms
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -16,6 +18,8 @@ class Timing:
     """What serving lost by each byte moved so far, in the place of stall_s; 0: not measured."""
     bytes_per_s: float = 0.0
     """What the busiest rank sent, or received, in waves so far; 0: not measured."""
+    terms: Terms = PLAIN
+    """What the time of a rank is made of, in heat of as many steps as the window's."""
 
     def stall_of(self, num_bytes: int) -> float:
         """Seconds that serving is expected to lose to a plan that moves so much.

@@ -195,4 +195,7 @@ def _task(deployment: Deployment, heat: Heat) -> ShareTask:
         nodes=tuple(member.profile.node for member in state.membership.known),
         min_gain=terms.min_gain,
         locality_price=terms.locality_price,
+        terms=deployment.tuning.planning.costs.terms(
+            num_ranks=state.serving.placement.layout.num_ranks, num_steps=heat.num_steps
+        ),
     )

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from eplb_service.domain.errors import InvalidTable
-from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
+from eplb_service.domain.heat import Heat, mean_with_data
 from eplb_service.domain.ids import FloatArray, IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership, Shares, dispatch_violations
 from eplb_service.policies.shares import load_under, shares_by_row, shares_by_source
+from eplb_service.policies.split import cost_imbalance
+from eplb_service.policies.terms import PLAIN, Terms
 
 MOST_CELLS = 1 << 22
 """Of heat by source that are held at once: 32 MiB, whatever the deployment's size."""
@@ -37,6 +39,8 @@ class ShareTask:
     """Least drop of a layer's imbalance, beyond what noise feigns, for new rows."""
     locality_price: float
     """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
+    terms: Terms = PLAIN
+    """What a rank's load is made of."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,11 +119,13 @@ def _drawn(task: ShareTask) -> tuple[IntArray, FloatArray, FloatArray]:
         )
         sent = _by_source(task, layers)
         if task.ownership is Ownership.OWN:
-            drawn = shares_by_source(sent, piece, nodes=task.nodes, price=task.locality_price)
+            drawn = shares_by_source(
+                sent, piece, nodes=task.nodes, price=task.locality_price, terms=task.terms
+            )
         else:
-            drawn = shares_by_row(sent[0], piece)
+            drawn = shares_by_row(sent[0], piece, terms=task.terms)
         tables.append(drawn.tables)
-        after.append(imbalance_where_held(load_under(drawn, sent, piece), piece))
+        after.append(_imbalance(task, drawn, sent, piece))
         before.append(_under_use(task, layers, sent, piece))
     return np.concatenate(tables, axis=1), np.concatenate(before), np.concatenate(after)
 
@@ -148,5 +154,12 @@ def _under_use(
     if task.in_use is None:
         return np.full(len(layers), np.nan)
     tables = task.in_use.tables[:, layers.start : layers.stop]
-    load = load_under(Shares(tables.copy(), task.ownership), sent, placement)
-    return imbalance_where_held(load, placement)
+    return _imbalance(task, Shares(tables.copy(), task.ownership), sent, placement)
+
+
+def _imbalance(
+    task: ShareTask, shares: Shares, sent: FloatArray, placement: Placement
+) -> FloatArray:
+    """[L] of what ranks bear when sources [N or 1, L, E] send by these tables."""
+    tokens = load_under(shares, sent, placement)
+    return cost_imbalance(tokens, sent.sum(axis=0), placement, task.terms)

@@ -10,6 +10,25 @@ from eplb_service.domain.report import Phase
 from eplb_service.gates.context import Budget
 from eplb_service.gates.settings import GateSettings
 from eplb_service.load.group import WindowTerms
+from eplb_service.policies.terms import Terms
+
+
+@dataclass(frozen=True, slots=True)
+class RankCosts:
+    """What tokens and experts cost the ranks that have them."""
+
+    speeds: tuple[float, ...] = ()
+    """[N] tokens per second of each rank, in any unit; empty: all alike."""
+    per_expert: float = 0.0
+    """What an expert with tokens costs its rank beside them in a step, in tokens."""
+
+    def terms(self, *, num_ranks: int, num_steps: int) -> Terms:
+        """What a rank's load is made of, in heat of so many steps.
+
+        Speeds are of a deployment with as many ranks; elsewhere ranks are taken to be alike.
+        """
+        speeds = self.speeds if len(self.speeds) == num_ranks else ()
+        return Terms(fixed=self.per_expert * num_steps, speeds=speeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +47,7 @@ class PlanningTerms:
     """Share by which moving may lengthen a step."""
     distances: tuple[tuple[float, ...], ...] | None
     """[N][N] price of the way from each rank to each other; None: by node."""
+    costs: RankCosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,10 +122,14 @@ def imbalance(load: FloatArray) -> FloatArray:
     return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
 
 
-def imbalance_where_held(load: FloatArray, placement: Placement) -> FloatArray:
+def imbalance_where_held(
+    load: FloatArray, placement: Placement, speed: FloatArray | None = None
+) -> FloatArray:
     """[L] peak over mean of the ranks that hold routed experts; NaN where there is no load.
 
-    load    [L, N]
+    load     [L, N]
+    speed    [N] load that each rank bears in one time; None: alike. It is times that are compared
+             then, and the mean is the time in which these ranks could bear all together.
 
     A rank that is drained, or has no slots, computes nothing and could not help.
 
@@ -135,10 +139,11 @@ def imbalance_where_held(load: FloatArray, placement: Placement) -> FloatArray:
     [1.5]
     """
     holds = rank_load(np.ones(placement.phy2log.shape), placement) > 0
-    num_holding = np.maximum(holds.sum(axis=1), 1)
-    mean = load.sum(axis=1) / num_holding
+    known = np.ones(placement.layout.num_ranks) if speed is None else speed
+    joint = np.where(holds, known, 0.0).sum(axis=1)
+    mean = load.sum(axis=1) / np.where(joint > 0, joint, 1.0)
     out = np.full(len(load), np.nan)
-    return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
+    return np.divide((load / known).max(axis=1), mean, out=out, where=mean > 0)
 
 
 def mean_with_data(values: FloatArray) -> float:

@@ -47,12 +47,26 @@ def measured_load(window: LoadWindow, placement: Placement) -> FloatArray:
     return load
 
 
-def measured_imbalance(window: LoadWindow, placement: Placement) -> FloatArray:
-    """[L] peak over mean of the known ranks that hold experts, NaN where a layer has no load."""
-    load = rank_load(window.slot_tokens, placement)[:, window.is_known]
+def measured_imbalance(
+    window: LoadWindow,
+    placement: Placement,
+    *,
+    speed: FloatArray | None = None,
+    expert_cost: float = 0.0,
+) -> FloatArray:
+    """[L] peak over mean of the known ranks that hold experts, NaN where a layer has no load.
+
+    speed          [N] as in imbalance_where_held
+    expert_cost    what a slot with tokens costs its rank beside them, in tokens
+    """
+    costs = window.slot_tokens + expert_cost * (window.slot_tokens > 0)
+    load = rank_load(costs if expert_cost else window.slot_tokens, placement)
+    known = np.ones(len(window.is_known)) if speed is None else speed
+    load, known = load[:, window.is_known], known[window.is_known]
     out = np.full(placement.num_layers, np.nan)
     if not load.size:
         return out
     holds = rank_load(np.ones(placement.phy2log.shape), placement)[:, window.is_known] > 0
-    mean = load.sum(axis=1) / np.maximum(holds.sum(axis=1), 1)
-    return np.divide(load.max(axis=1), mean, out=out, where=mean > 0)
+    joint = (holds * known).sum(axis=1)
+    mean = load.sum(axis=1) / np.where(joint > 0, joint, 1.0)
+    return np.divide((load / known).max(axis=1), mean, out=out, where=mean > 0)

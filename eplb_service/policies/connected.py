@@ -16,6 +16,7 @@ from eplb_service.domain.ids import FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.balance import LEAST_GAIN
 from eplb_service.policies.kernels.library import (
+    Costs,
     Limits,
     Numbers,
     best_level,
@@ -27,7 +28,7 @@ from eplb_service.policies.masking import on_active_ranks
 from eplb_service.policies.replicas import IndexArray, require_heat
 from eplb_service.policies.request import PolicyRequest
 from eplb_service.policies.rows import aligned
-from eplb_service.policies.split import begins, routed_rows, scaled
+from eplb_service.policies.split import begins, in_mean_loads, routed_rows
 
 ACT_ABOVE = 1.9
 """In tolerances: the excess of a layer under its best split from which it is worth moves."""
@@ -55,7 +56,12 @@ class _Task(NamedTuple):
     """[N + 1] first slot of each rank."""
     heat: FloatArray
     """[L, E] in mean loads of a rank."""
+    costs: Costs
     limits: Limits
+
+    def of(self, layers: IndexArray) -> tuple[Numbers, Numbers, FloatArray]:
+        """Some of the layers."""
+        return self.rows[layers], self.begin, self.heat[layers]
 
 
 @on_active_ranks
@@ -72,7 +78,8 @@ def connected(request: PolicyRequest) -> Placement:
     asked = np.array(request.layers, dtype=np.intp)
     peaks = np.zeros(len(task.rows))
     act_above = task.limits.act_above
-    _, peaks[asked] = best_level(task.rows[asked], task.begin, task.heat[asked], enough=act_above)
+    costs = task.costs.of_layers(asked)
+    _, peaks[asked] = best_level(*task.of(asked), costs, enough=act_above)
     excess = (peaks - 1) * request.heat.sum(axis=1)
     order = asked[np.lexsort((asked, -excess[asked]))]
     found = order[peaks[order] > act_above * (1 + LEAST_GAIN)]
@@ -86,7 +93,7 @@ def connected(request: PolicyRequest) -> Placement:
     left -= int((rows != old.phy2log).sum())
     rest = found[(rows[found] == old.phy2log[found]).all(axis=1)]
     budget = (UNLIMITED, left)
-    better, _ = repaired(task.rows[rest], task.begin, task.heat[rest], task.limits, budget)
+    better, _ = repaired(task.of(rest), task.costs.of_layers(rest), task.limits, budget)
     drawn = rows.copy()
     drawn[rest] = np.where(better >= 0, better, rows[rest])
     return aligned(request, drawn)
@@ -94,9 +101,9 @@ def connected(request: PolicyRequest) -> Placement:
 
 def _task(request: PolicyRequest) -> _Task:
     placement = request.placement
-    num_ranks = placement.layout.num_ranks
-    used = max(sum(size > 0 for size in placement.layout.slots_per_rank), 1)
-    mean = num_ranks / used
+    heat, costs = in_mean_loads(request.heat, placement, request.terms)
+    is_used = np.array(placement.layout.slots_per_rank) > 0
+    mean = placement.layout.num_ranks / (float(costs.speed[is_used].sum()) or 1.0)
     limits = Limits(
         act_above=mean * (1 + ACT_ABOVE * request.tolerance),
         repair_to=mean * (1 + REPAIR_TO * request.tolerance),
@@ -104,8 +111,7 @@ def _task(request: PolicyRequest) -> _Task:
         breaking=BREAKING,
         even_price=EVEN_PRICE,
     )
-    heat = scaled(request.heat, num_ranks)
-    return _Task(routed_rows(placement), begins(placement.layout), heat, limits)
+    return _Task(routed_rows(placement), begins(placement.layout), heat, costs, limits)
 
 
 def _packed(
@@ -121,19 +127,20 @@ def _packed(
     sizes = np.add.reduceat(np.pad(routed, ((0, 0), (0, 1))), begin, axis=1, dtype=np.int64)
     sizes = np.where(np.diff(begin) > 0, sizes[:, :-1], 0)
     anew = task.rows[apart].copy()
-    dense = packed(sizes, task.heat[apart], is_joined=True)
+    costs = task.costs.of_layers(apart)
+    dense = packed(sizes, task.heat[apart], costs, is_joined=True)
     anew[routed] = dense[np.arange(dense.shape[1]) < sizes.sum(axis=1, keepdims=True)]
     free = (UNLIMITED, UNLIMITED)
-    anew, after = repaired(anew, begin, task.heat[apart], task.limits, free)
+    anew, after = repaired((anew, begin, task.heat[apart]), costs, task.limits, free)
     wanted = old.phy2log.copy()
     wanted[apart] = np.where(anew >= 0, anew, wanted[apart])
     drawn = aligned(request, wanted).phy2log
-    costs = (drawn != old.phy2log).sum(axis=1)
+    num_moved = (drawn != old.phy2log).sum(axis=1)
     rows = old.phy2log.copy()
     for layer, peak in zip(apart.tolist(), after.tolist(), strict=True):
-        if peak < peaks[layer] * (1 - LEAST_GAIN) and costs[layer] <= left:
+        if peak < peaks[layer] * (1 - LEAST_GAIN) and num_moved[layer] <= left:
             rows[layer] = drawn[layer]
-            left -= int(costs[layer])
+            left -= int(num_moved[layer])
     return rows
 
 

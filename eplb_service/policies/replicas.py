@@ -107,5 +107,5 @@ def require_heat(heat: FloatArray, placement: Placement) -> None:
         layer, expert = np.argwhere(bad)[0].tolist()
         raise InvalidTable(
             f"layer {layer} expert {expert} has heat {heat[layer, expert]}; expected a finite "
-            "number of tokens, 0 or more; no shares are drawn"
+            "number of tokens, 0 or more; nothing is drawn"
         )

@@ -12,6 +12,7 @@ from eplb_service.domain.errors import InvalidRequest, InvalidSettings, InvalidT
 from eplb_service.domain.ids import FloatArray, frozen
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.bounds import FLAT, UNBOUNDED, Bounds, Topology
+from eplb_service.policies.replicas import require_heat
 from eplb_service.policies.terms import PLAIN, Terms
 
 
@@ -50,7 +51,10 @@ class PolicyRequest:
         return self.topology.num_groups
 
     def __post_init__(self) -> None:
-        """Raises InvalidTable, InvalidRequest or InvalidSettings where it makes no sense."""
+        """Raises InvalidTable, InvalidRequest or InvalidSettings where it makes no sense.
+
+        So heat that is not finite, or below 0, reaches no policy.
+        """
         frozen(self.heat)
         frozen(self.split)
         _check_shapes(self)
@@ -75,6 +79,7 @@ def _check_shapes(request: PolicyRequest) -> None:
     for name, shape, expected in pairs:
         if shape != expected:
             raise InvalidTable(f"{name} has shape {list(shape)}; expected {list(expected)}")
+    require_heat(request.heat, placement)
     request.topology.require_fit(num_ranks)
     request.bounds.require_fit(num_ranks)
     if request.terms.speeds and len(request.terms.speeds) != num_ranks:

@@ -23,6 +23,7 @@ from eplb_service.policies.replicas import (
     summed,
 )
 from eplb_service.policies.split import SLACK, begins, exact_split, routed_rows
+from eplb_service.policies.terms import PLAIN, Terms
 
 LOCALITY_PRICE = 0.02
 """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
@@ -34,11 +35,13 @@ def shares_by_source(
     *,
     nodes: Sequence[str] = (),
     price: float = LOCALITY_PRICE,
+    terms: Terms = PLAIN,
 ) -> Shares:
     """Tables for ranks with tokens of their own: one replica per source rank and expert.
 
     by_source    [N, L, E] tokens that each rank sends; [0, L, E] is not enough
     nodes        [N] node of each rank; empty where not known, then only the own rank is near
+    terms        what a rank's load is made of
 
     Among sources that serve balance alike, one that is near a replica uses it. An expert
     without tokens keeps even shares. Raises InvalidTable or InvalidSettings for what makes
@@ -58,16 +61,19 @@ def shares_by_source(
         for own in by_source:
             require_heat(own, placement)
     placed = routed_rows(placement), begins(placement.layout)
-    split = exact_split(heat, placement, slack=SLACK)
+    split = exact_split(heat, placement, slack=SLACK, terms=terms)
     picks = whole_sources(placed, by_source, split, _node_numbers(nodes, num_ranks), price)
     return Shares(picks[..., None], Ownership.OWN)
 
 
-def shares_by_row(heat: FloatArray, placement: Placement, *, rows: int | None = None) -> Shares:
+def shares_by_row(
+    heat: FloatArray, placement: Placement, *, rows: int | None = None, terms: Terms = PLAIN
+) -> Shares:
     """One table for all ranks, for tokens that are replicated: rows go to replicas by share.
 
     heat    [L, E]
     rows    J; num_rows where it is None
+    terms   what a rank's load is made of
 
     Rows are granted by largest remainder and dealt in turn, so that any run of tokens meets
     the replicas in about the right proportion. Raises InvalidTable or InvalidSettings.
@@ -75,7 +81,7 @@ def shares_by_row(heat: FloatArray, placement: Placement, *, rows: int | None = 
     rows = num_rows(placement.layout.num_ranks) if rows is None else rows
     if rows < 1:
         raise InvalidSettings(f"a dispatch table of {rows} rows; expected one or more")
-    split = exact_split(heat, placement, slack=SLACK)
+    split = exact_split(heat, placement, slack=SLACK, terms=terms)
     replicas = replicas_of(placement)
     tables = np.repeat(placement.log2phy()[:, :, :1], rows, axis=2)
     if replicas.starts.size:

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from eplb_service.domain.errors import InvalidSettings
+from eplb_service.domain.errors import InvalidSettings, InvalidTable
 from eplb_service.domain.ids import FloatArray
 
 _Index = TypeVar("_Index", int, npt.NDArray[np.intp])
@@ -37,15 +37,27 @@ class Terms:
             )
 
     def slowness(self, num_ranks: int) -> FloatArray:
-        """[N] time of a token on each rank, 1 for the mean speed.
+        """[N] time of a token on each rank, 1 for the mean speed; raises InvalidTable.
 
         >>> Terms(speeds=(1.0, 3.0)).slowness(2).round(3).tolist()
         [2.0, 0.667]
         """
         if not self.speeds:
             return np.ones(num_ranks)
+        if len(self.speeds) != num_ranks:
+            raise InvalidTable(
+                f"{len(self.speeds)} speeds given; expected {num_ranks}, one per rank"
+            )
         speeds = np.array(self.speeds)
         return speeds.mean() / speeds
+
+    def speed(self, num_ranks: int) -> FloatArray:
+        """[N] what each rank bears in the time that one of mean speed needs for 1; as above.
+
+        >>> Terms(speeds=(1.0, 3.0)).speed(2).tolist()
+        [0.5, 1.5]
+        """
+        return 1.0 / self.slowness(num_ranks)
 
     def turned(self, nth: _Index, expert: int | _Index, count: int | _Index) -> _Index:
         """Return which share of its row the nth replica of an expert takes."""

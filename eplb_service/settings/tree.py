@@ -156,6 +156,12 @@ class PlanningSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     """Balance for prefill or decode steps alone; null: for both together."""
     distances: tuple[tuple[NonNegativeFloat, ...], ...] | None = None
     """[N][N] price of the way from each rank to each other, for near sources; null: by node."""
+    rank_speeds: tuple[PositiveFloat, ...] | None = None
+    """[N] tokens per second of each rank of a deployment, in any unit, where ranks differ; null:
+    all alike. Looked at in deployments of as many ranks."""
+    expert_cost: NonNegativeFloat = 0.0
+    """What an expert with tokens costs its rank beside them in a step, in tokens: reading its
+    weights, where that is what a step waits for."""
 
 
 class ShareSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

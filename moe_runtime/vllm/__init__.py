@@ -10,17 +10,22 @@ from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
 from moe_runtime.vllm.demands import has_moe_layers
-from moe_runtime.vllm.errors import CannotOwn, PluginError, UnfitEngine
+from moe_runtime.vllm.errors import CannotOwn, Contradiction, PluginError, UnfitEngine
 from moe_runtime.vllm.factory import FactoryTaken, take_factory
 from moe_runtime.vllm.options import ExchangeChoice, Options, Unowned
 from moe_runtime.vllm.owning import OwnedModel, own_model
 from moe_runtime.vllm.placing import place
-from moe_runtime.vllm.seams import Need, engine_version, unmet
+from moe_runtime.vllm.probing import Need, unmet
+from moe_runtime.vllm.proving import require_none_late
+from moe_runtime.vllm.redundancy import Claim, agreed_redundancy, claim_of_map, claim_of_setting
+from moe_runtime.vllm.seams import engine_version
 from moe_runtime.vllm.stack import OwnedStack, StepScope
 
 __all__ = [
     "EMPTY",
     "CannotOwn",
+    "Claim",
+    "Contradiction",
     "CounterSnapshot",
     "ExchangeChoice",
     "FactoryTaken",
@@ -36,11 +41,15 @@ __all__ = [
     "StepScope",
     "UnfitEngine",
     "Unowned",
+    "agreed_redundancy",
+    "claim_of_map",
+    "claim_of_setting",
     "digest",
     "engine_version",
     "has_moe_layers",
     "own_model",
     "place",
+    "require_none_late",
     "take_factory",
     "unmet",
 ]

@@ -4,13 +4,14 @@ MoeError
   PluginError
     UnfitEngine     vLLM itself is not as the plugin needs it
     CannotOwn       this model, or how it is to be served, is not
+    Contradiction   what was asked for contradicts itself, whatever the model is
 """
 
 from collections.abc import Sequence
 
 from moe_runtime.contracts.errors import MoeError
 
-__all__ = ["CannotOwn", "PluginError", "UnfitEngine"]
+__all__ = ["CannotOwn", "Contradiction", "PluginError", "UnfitEngine"]
 
 
 class PluginError(MoeError):
@@ -43,3 +44,13 @@ class CannotOwn(PluginError):
             f"{what} cannot run on the EPLB runtime: {'; '.join(reasons)}; the model is not served "
             "(EPLB_VLLM_UNOWNED=serve serves it on vLLM alone, without placements)"
         )
+
+
+class Contradiction(PluginError):
+    """Settings, vLLM's own and a map file's among them, that cannot all be kept."""
+
+    code = "contradiction"
+
+    def __init__(self, what: str, reasons: Sequence[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(f"{what}: {'; '.join(reasons)}; the engine does not start")

@@ -7,7 +7,7 @@ happen before any model file is imported, because those bind the function by nam
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
@@ -24,7 +24,9 @@ from moe_runtime.vllm.mixins import (
     slot_method_class,
 )
 from moe_runtime.vllm.options import Options, Unowned
-from moe_runtime.vllm.seams import Factory, Runner
+from moe_runtime.vllm.probing import differences
+from moe_runtime.vllm.redundancy import agreed_redundancy, claim_of_map, claim_of_setting
+from moe_runtime.vllm.seams import Factory, Runner, parameters_of
 
 __all__ = ["FactoryTaken", "take_factory"]
 
@@ -37,31 +39,42 @@ class FactoryTaken:
     name: str
     original: Factory
     num_made: int = 0
+    num_redundant: int | None = None
+    """Of every layer, a draft model's too; known with the first one."""
     declined: CannotOwn | None = None
     """Why this process leaves its MoE layers to vLLM, once that is so."""
 
     def make(self, **keywords: object) -> Runner:
         """Make one MoE layer; the keywords are those of vLLM's factory."""
         prefix = str(keywords.get("prefix", ""))
-        refused = reasons_against(keywords, num_redundant=self.options.num_redundant)
+        refused = reasons_against(keywords, num_redundant=self.options.num_redundant or 0)
         if refused:
             return self._decline(CannotOwn(f"MoE layer {prefix}", refused), keywords)
         if self.declined is not None:
             # A model is ours whole or not at all.
             return self.original(**keywords)
-        runner = self.original(**{**keywords, **self._ours(keywords)})
+        table_VK = token_table(keywords, parameters_of(self.original))
+        try:
+            runner = self.original(**{**keywords, **self._ours(keywords)})
+        except CannotOwn as why:  # of its weights' owner, before vLLM has noted the layer
+            return self._decline(why, keywords)
         require_built_as_needed(runner)
-        ours = cast("RunnerMixin", runner)
-        ours.take_over(cast("Tensor | None", keywords.get("hash_indices_table")))
+        cast("RunnerMixin", runner).take_over(table_VK)
         self.num_made += 1
         return runner
+
+    def leave_to_engine(self, why: CannotOwn) -> None:
+        """Have the model built anew, for vLLM alone; raises `why` if it must not be."""
+        if self.options.unowned is Unowned.REFUSE:
+            raise why
+        self.declined, self.num_made = self.declined or why, 0
 
     def _ours(self, keywords: dict[str, object]) -> dict[str, object]:
         runner_cls = cast("type | None", keywords.get("runner_cls"))
         experts_cls = cast("type | None", keywords.get("routed_experts_cls"))
         base_runner = seams.module("runner.moe_runner").MoERunner
         base_experts = seams.module("routed_experts").RoutedExperts
-        num_redundant = self.options.num_redundant
+        num_redundant = self._redundancy(cast("int", keywords["num_experts"]))
         return {
             "runner_cls": mixed(RunnerMixin, runner_cls or base_runner),
             "routed_experts_cls": mixed(
@@ -71,6 +84,16 @@ class FactoryTaken:
             "enable_eplb": num_redundant > 0,
             "num_redundant_experts": num_redundant,
         }
+
+    def _redundancy(self, num_experts: int) -> int:
+        """Return how many redundant experts layers have; raises Contradiction if disputed."""
+        if self.num_redundant is None:
+            told, slots = self.options.num_redundant, self.options.map_slots
+            claims = [] if told is None else [claim_of_setting(told)]
+            if slots is not None:
+                claims.append(claim_of_map(slots, num_experts))
+            self.num_redundant = agreed_redundancy("the model", claims)
+        return self.num_redundant
 
     def _decline(self, why: CannotOwn, keywords: dict[str, object]) -> Runner:
         if self.options.unowned is Unowned.REFUSE or self.num_made:
@@ -90,7 +113,7 @@ def take_factory(options: Options) -> FactoryTaken:
     current = getattr(made, name or "", None)
     if (taken := getattr(current, "eplb_taken", None)) is not None:
         return cast("FactoryTaken", taken)
-    found = seams.differences()
+    found = differences()
     if name is not None and (early := early_bindings(name, current, (made, package))):
         found = (*found, f"{name} was bound before the plugin came, by {', '.join(early)}")
     if found or name is None:
@@ -119,9 +142,7 @@ def reasons_against(keywords: dict[str, object], *, num_redundant: int = 0) -> l
     num_redundant    what our own setting asks for
     """
     unless: dict[str, tuple[Callable[[object], bool], str]] = {
-        "quant_config": (_is_given, "its experts are quantised by {}"),
         "has_bias": (bool, "its experts have biases"),
-        "is_sequence_parallel": (bool, "its tokens are sequence-parallel"),
         "router": (_is_given, "it brings a router of its own, {}"),
         "zero_expert_type": (_is_given, "it has zero experts of type {}"),
         "fuse_shared_experts": (bool, "its shared experts are fused into the routed ones"),
@@ -145,6 +166,19 @@ def reasons_against(keywords: dict[str, object], *, num_redundant: int = 0) -> l
     return found
 
 
+def token_table(keywords: dict[str, object], known: Sequence[str]) -> Tensor | None:
+    """Return [V, K] experts by token, where a layer has them.
+
+    vLLM takes them itself; models for vllm-ascend hand theirs to its replaced factory, by another
+    name that vLLM's own does not take.
+    """
+    given = keywords.get("hash_indices_table")
+    if "tid2eid" not in known:
+        given = keywords.pop("tid2eid", None) if given is None else given
+        keywords.pop("hash", None)
+    return cast("Tensor | None", given)
+
+
 def _is_given(value: object) -> bool:
     return value is not None
 
@@ -152,7 +186,7 @@ def _is_given(value: object) -> bool:
 def _replacement(taken: FactoryTaken) -> Factory:
     def make_moe_layer(*values: object, **keywords: object) -> Runner:
         """Stand in for vLLM's factory."""
-        names = list(seams.parameters_of(taken.original))[: len(values)]
+        names = list(parameters_of(taken.original))[: len(values)]
         return taken.make(**dict(zip(names, values, strict=True)), **keywords)
 
     make_moe_layer.eplb_taken = taken  # pyright: ignore[reportFunctionMemberAccess]

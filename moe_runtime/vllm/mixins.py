@@ -7,12 +7,18 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol, cast
 
+import torch
 from torch import Tensor
 
 from moe_runtime.vllm import seams
+from moe_runtime.vllm.allocating import Sizes
+from moe_runtime.vllm.content import mark_of
+from moe_runtime.vllm.formats import Scheme, scheme_of, weights_of
 from moe_runtime.vllm.seams import RoutedExperts, Runner
 
 __all__ = ["OwnedLayer", "RoutedExpertsMixin", "RunnerMixin", "mixed", "slot_method_class"]
+
+_SIZES = ("num_experts", "hidden_size", "intermediate_size_per_partition")
 
 
 class OwnedLayer(Protocol):
@@ -98,7 +104,11 @@ class RoutedExpertsMixin:
     eplb_slot_method: type
 
     def _get_quant_method(self, prefix: str, quant_config: object, moe_config: object) -> object:
-        assert quant_config is None, f"{prefix}: quantised layers are declined by the factory"
+        """Return the method that owns weights; raises CannotOwn for a format that we have not."""
+        layer = cast("RoutedExperts", self)
+        scheme = None if quant_config is None else scheme_of(quant_config, layer, prefix)
+        # A plain attribute: nn.Module would look for its own state in it.
+        self.__dict__["eplb_scheme"] = scheme
         return self.eplb_slot_method(moe_config)
 
 
@@ -110,8 +120,14 @@ class SlotMethodMixin:
 
     def create_weights(self, layer: RoutedExperts, **sizes: object) -> None:
         """Allocate the slots the way vLLM does, so that every loader finds them."""
-        plain = seams.module("unquantized_fused_moe_method").UnquantizedFusedMoEMethod
-        plain.create_weights(self, layer, **sizes)
+        scheme = cast("Scheme | None", vars(layer)["eplb_scheme"])
+        if scheme is None:
+            plain = seams.module("unquantized_fused_moe_method").UnquantizedFusedMoEMethod
+            plain.create_weights(self, layer, **sizes)
+            return
+        slots, width, inner = (cast("int", sizes.pop(name)) for name in _SIZES)
+        dtype = cast("torch.dtype", sizes.pop("params_dtype"))
+        scheme.allocate(layer, Sizes(slots, width, inner, dtype), sizes)
 
     def maybe_roundup_sizes(
         self, hidden_size: int, intermediate_size: int, *_others: object
@@ -120,13 +136,14 @@ class SlotMethodMixin:
         return hidden_size, intermediate_size
 
     def process_weights_after_loading(self, layer: RoutedExperts) -> None:
-        """Leave the weights where and as they are, for a reload too."""
-        for name in ("w13_weight", "w2_weight"):
-            if not getattr(layer, name).is_contiguous():
-                raise RuntimeError(f"{layer.layer_name}.{name} was repacked while it was loaded")
+        """Leave the weights where and as they are, for a reload too, and note what they are.
+
+        Raises CannotOwn if they are not as they were allocated.
+        """
+        layer.__dict__["eplb_loaded"] = mark_of(weights_of(layer), layer.layer_name)
 
     def get_fused_moe_quant_config(self, layer: RoutedExperts) -> None:
-        """Return None: nothing is quantised."""
+        """Return None: no kernel of vLLM reads these experts."""
         del layer
 
 

@@ -30,10 +30,12 @@ class ExchangeChoice(Enum):
 class Options:
     """Settings of the plugin."""
 
-    num_redundant: int = 0
-    """Slots beyond one for each expert, over all ranks."""
+    num_redundant: int | None = None
+    """Slots beyond one for each expert, over all ranks; None: as many as a map leaves, or none."""
+    map_slots: int | None = None
+    """Slots of a layer, over all ranks, in the map that is served from the start; None: no map."""
     staging_rows: int = 8
-    staging_budget_bytes: int = 0
-    """Most bytes that staging may take on one rank; 0 is no bound."""
+    memory_budget_bytes: int = 0
+    """Most bytes that spare slots and staging may take on one rank; 0 is no bound."""
     exchange: ExchangeChoice = ExchangeChoice.AUTO
     unowned: Unowned = Unowned.REFUSE

@@ -65,6 +65,8 @@ class Ranks:
     """Those among them that are given the same rows; alone where rows are a rank's own."""
     is_replicated: bool
     """Whether ranks that share rows all compute all of them."""
+    piece: int = 0
+    """Of an engine's rows, cut into equal pieces by vLLM, the one that this rank is given."""
 
     def own_rows(self, num_rows: int) -> list[int]:
         """Return how many of the shared rows each sharing rank takes.
@@ -103,6 +105,8 @@ class OwnedStack:
         self._base = layout.base(ranks.group.rank)
         self._scope = StepScope(StepKind.PROFILE, Phase.PREFILL, -1)
         self._way: Way | None = None
+        self.num_forwards = 0
+        """Of this rank, of whatever kind."""
         for layer in range(facts.num_layers):
             self._check_own(layer, state.tables.table(layer).numpy())
 
@@ -177,10 +181,12 @@ class OwnedStack:
         """Return bool [T]: which rows are tokens."""
         if self._scope.kind is StepKind.DUMMY:
             return torch.zeros(num_rows, dtype=torch.bool)
-        num_real = num_rows if self._scope.num_real < 0 else self._scope.num_real
-        return torch.arange(num_rows) < num_real
+        first = self.ranks.piece * num_rows
+        num_real = first + num_rows if self._scope.num_real < 0 else self._scope.num_real
+        return torch.arange(first, first + num_rows) < num_real
 
     def _begin(self, real_T: Tensor, sizes: Sequence[int]) -> Way:
+        self.num_forwards += 1
         num_real = int(real_T.sum())
         step = Step(self._scope.kind, self._scope.phase)
         view = announce(self.ranks.group, step, num_rows=num_real)

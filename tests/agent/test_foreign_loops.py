@@ -12,7 +12,7 @@ from eplb_service.domain.placement import EMPTY, placement_from_ranks
 from eplb_service.domain.shares import Ownership
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.messages import NackReason
-from moe_runtime.vllm import CannotOwn
+from moe_runtime.vllm import Contradiction
 from tests.agent.fakes import INCARNATION, LIMITS, NEVER, NEW, OLD, an_order
 from tests.agent.scripts import Spent, order_of, waves_between
 from worker_agent.adapters.vllm.ascend import LoopSettings, settings_faults
@@ -172,6 +172,6 @@ def test_two_balancers_or_none_are_refused_by_name(
     told: dict[str, object],
     text: str,
 ) -> None:
-    with pytest.raises(CannotOwn) as refused:
+    with pytest.raises(Contradiction) as refused:
         require_one_balancer(configured(enable_eplb=enable_eplb, told=told), chosen)
     assert text in str(refused.value)

@@ -30,9 +30,9 @@ def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_settings_reach_the_runtime() -> None:
-    settings = VllmSettings(redundant_experts=4, staging_budget_mib=0.5, exchange="all_to_all")
+    settings = VllmSettings(redundant_experts=4, memory_budget_mib=0.5, exchange="all_to_all")
     options = options_of(settings)
-    assert (options.num_redundant, options.staging_budget_bytes) == (4, 1 << 19)
+    assert (options.num_redundant, options.memory_budget_bytes) == (4, 1 << 19)
     assert options.exchange.value == "all_to_all"
 
 

@@ -132,13 +132,6 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/cli/test_map_formats.py::"
         "test_f30_however_layers_are_numbered_the_placement_is_the_same",
     ),
-    "F31 draft models": (
-        "tests/vllm/test_drafting.py::test_a_draft_model_is_balanced_apart_from_its_target",
-    ),
-    "F33 rank numbering": (
-        "tests/agent/test_moving_in_a_group.py::"
-        "test_an_order_between_local_ranks_is_carried_out_between_those_of_the_group",
-    ),
     "F34 every tensor of an expert travels": (
         "tests/runtime/test_formats_move.py::"
         "test_f34_every_tensor_of_every_format_moves_and_outputs_stay",
@@ -163,20 +156,14 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/planning/test_rounds.py::"
         "test_who_has_a_choice_goes_around_ranks_that_others_depend_on",
     ),
-    "F39 replica slots have weights": (
-        "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
-        "tests/runtime/test_placement_never_matters.py::"
-        "test_any_placement_gives_the_reference_output",
-    ),
-    "F40 other weights after a rebalance": (
-        "tests/vllm/test_same_answers.py::test_answers_stay_the_same_through_placements",
-    ),
     "F43 padding slots": (
         "tests/cases/test_load_cases.py::"
         "test_f43_a_slot_declared_empty_gets_no_token_and_is_no_expert",
         "tests/cases/test_map_cases.py::test_f43_a_declared_empty_slot_is_accepted",
     ),
     "F44 engine and controller disagree": (
+        "tests/agent/test_vllm_start.py::"
+        "test_numbers_of_vllm_our_settings_and_a_map_that_differ_are_all_told",
         "tests/controller/test_machine.py::"
         "test_a_rank_that_disagrees_with_its_group_is_refused_with_both_numbers",
         "tests/controller/test_regrouping.py::"
@@ -265,6 +252,7 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_f62_health_is_serving_before_while_and_after_experts_move",
     ),
     "F63 what is not supported is said early": (
+        "tests/agent/test_vllm_start.py::test_what_cannot_be_owned_is_known_before_it_is_loaded",
         "tests/vllm/test_declining.py::test_a_model_without_experts_is_refused_before_it_is_loaded",
     ),
     "F64 the same plan every time": (

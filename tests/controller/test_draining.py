@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from eplb_service.cli.main import main
 from eplb_service.controller.desk import PlanRequest
+from eplb_service.controller.drawing import Draw, task_of
+from eplb_service.controller.planning import ToPlacement
 from eplb_service.controller.records import DrainNote
 from eplb_service.controller.views import NothingView, PlanView
 from eplb_service.domain.errors import InvalidPlacement, InvalidRequest, UnknownRank
 from eplb_service.domain.placement import EMPTY, placement_from_ranks
-from eplb_service.domain.plan import Answer
+from eplb_service.domain.plan import Answer, Origin
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.tree import BudgetSettings
 from eplb_service.store.memory import MemoryStore
@@ -83,6 +86,18 @@ async def test_a_drain_outlives_the_controller_and_undrain_fills_the_rank_again(
         await o.settle()
         assert EMPTY not in held_by(o, 1)
         assert await drained_of(o) == ()
+
+
+async def test_a_drained_rank_that_is_away_is_named_as_no_source() -> None:
+    async with office() as o:
+        await o.register(THREE)
+        [deployment] = list(o.controller.registry.all())
+        draw = Draw(ToPlacement(THREE), (), Origin.OPERATOR, "test", masked=(1,))
+        assert task_of(deployment, draw).limits.dead == ()
+        await o.links[1].closed()
+        assert task_of(deployment, draw).limits.dead == (1,)
+        kept = replace(draw, masked=())
+        assert task_of(deployment, kept).limits.dead == ()
 
 
 async def test_a_drain_without_room_is_refused_with_numbers_and_changes_nothing() -> None:

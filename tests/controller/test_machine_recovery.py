@@ -20,12 +20,15 @@ from eplb_service.controller.runs import obstacle
 from eplb_service.domain.errors import (
     NotReady,
 )
-from eplb_service.domain.ids import Epoch, Revision
+from eplb_service.domain.ids import NO_DIGEST, Epoch, Revision
 from eplb_service.domain.placement import placement_from_ranks
 from eplb_service.domain.shares import Ownership
 from eplb_service.protocol.messages import (
+    Dropped,
+    DropReason,
     Outcome,
     OutcomeKind,
+    WaveName,
 )
 from eplb_service.protocol.wave_state import WavePhase
 from tests.controller.flying import armed, flying, said, spent
@@ -89,6 +92,22 @@ def test_a_new_controller_learns_from_the_hellos_what_was_committed() -> None:
     assert state.flight is None
     assert state.serving.wave == wave
     assert state.settled.wave == wave
+
+
+def test_ranks_are_believed_once_words_have_ended_the_wave_that_they_greeted_with() -> None:
+    """Found by `make fuzz`, seed 562: plans started from what nobody served, for ever."""
+    old, wave = flying()
+    state = recovered(old, WavePhase.ABORTED)
+    settled = replace(state.settled, wave=WaveName(Epoch(1), NO_DIGEST), placement=SWAPPED)
+    state = replace(state, serving=settled, settled=settled)
+    state, _ = run_events(state, RankGreeted(hello(0)), RankGreeted(hello(1)))
+    assert state.serving.placement is SWAPPED, "a wave in flight is not decided over"
+    dropped = Dropped(wave, 20, DropReason.ABORTED)
+    state, effects = run_events(state, said(0, dropped), said(1, dropped))
+    assert state.flight is None
+    assert (state.serving.wave.epoch, state.serving.placement) == (Epoch(0), FLAT)
+    assert any(isinstance(one, Register) for one in effects)
+    assert obstacle(state, plan(FLAT, SWAPPED)) is None
 
 
 def test_an_order_whose_number_was_spent_is_sent_again_unchanged() -> None:

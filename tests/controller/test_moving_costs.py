@@ -1,6 +1,7 @@
 """What waves moved, and how fast, is measured and prices the next plan."""
 
 import numpy as np
+import pytest
 
 from eplb_service.controller.desk import MapRequest
 from eplb_service.controller.drawing import Draw, task_of
@@ -8,6 +9,7 @@ from eplb_service.controller.planning import ToPlacement
 from eplb_service.controller.yielding import LEAST_SHARE
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.plan import Origin
+from eplb_service.policies.terms import Terms
 from eplb_service.settings.tree import BudgetSettings
 from tests.controller.group import FLAT, SHAPE, SWAPPED
 from tests.controller.office import SETTINGS, Office, act, office
@@ -52,3 +54,17 @@ async def test_rounds_get_fewer_bytes_where_moving_made_steps_slower() -> None:
     assert undisturbed == budget.round_bytes
     assert much == budget.round_bytes // LEAST_SHARE
     assert much <= a_little <= undisturbed
+
+
+async def test_plans_count_with_the_speeds_and_costs_that_were_set() -> None:
+    planning = SETTINGS.planning.model_copy(update={"rank_speeds": (1.0, 3.0), "expert_cost": 2.0})
+    async with office(settings=SETTINGS.model_copy(update={"planning": planning})) as o:
+        await o.register(FLAT)
+        o.report(np.full((1, 4), 100, dtype=np.int64))
+        [deployment] = list(o.controller.registry.all())
+        task = task_of(deployment, Draw(ToPlacement(SWAPPED), (), Origin.OPERATOR, "test"))
+        assert task.timing.terms == Terms(fixed=2.0 * task.heat.num_steps, speeds=(1.0, 3.0))
+        # Both ranks have 200 tokens a step of 10 and two experts; the second is as fast as three.
+        assert task.heat.num_steps == 20
+        (view,) = await o.controller.operators.status("")
+        assert view.imbalance.mean == pytest.approx(2.0)

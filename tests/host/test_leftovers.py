@@ -46,7 +46,9 @@ def generation(port: int) -> int:
 async def test_f67_a_killed_controllers_port_store_and_locks_are_used_again(tmp_path: Path) -> None:
     ports = free_port(), free_port()
     kept = SharedMemory(create=True, size=16)
-    kept.buf[:3] = b"own"
+    memory = kept.buf
+    assert memory is not None
+    memory[:3] = b"own"
     try:
         with run_in(tmp_path / "neighbour", ports[1], "log") as neighbour:
             async with Operator(f"127.0.0.1:{ports[1]}") as operator:
@@ -64,7 +66,8 @@ async def test_f67_a_killed_controllers_port_store_and_locks_are_used_again(tmp_
                     assert names_in(SHARED) <= before, "left in shared memory"
                 assert is_alive(neighbour.process.pid)
                 assert generation(ports[1]) == 1, "the neighbour was fenced"
-        assert bytes(kept.buf[:3]) == b"own"
+        assert memory.tobytes()[:3] == b"own"
     finally:
+        memory.release()
         kept.close()
         kept.unlink()

@@ -227,3 +227,19 @@ def test_windows_of_a_large_model_are_added_up_report_by_report() -> None:
             ranks.windows.add(one, rank)
     window = ranks.windows.window()
     assert (window.num_steps, window.coverage) == (60, 1.0)
+
+
+def test_what_slow_ranks_and_experts_cost_is_part_of_the_imbalance() -> None:
+    placement = placement_from_ranks([[[0, 1], [2, 3]]], num_experts=4)
+    windows = LoadWindows(group_of(placement), TERMS)
+    for step in (20, 40):
+        for rank, own in enumerate(([30, 10], [20, 0])):
+            counts = [[tokens * step // 20 for tokens in own]]
+            sent = 60 * step // 20 if rank == 0 else 0
+            windows.add(report(counts, windows.group, step=step, tokens=sent), rank)
+    window = windows.window()
+    assert measured_imbalance(window, placement).tolist() == [pytest.approx(40 / 30)]
+    fast = measured_imbalance(window, placement, speed=np.array([1.5, 0.75]))
+    assert fast.tolist() == [pytest.approx(1.0)]
+    costly = measured_imbalance(window, placement, expert_cost=10.0)
+    assert costly.tolist() == [pytest.approx(60 / 45)]

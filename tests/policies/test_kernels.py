@@ -45,12 +45,13 @@ for _ in range(150):
         assert rows.shape == (3, num_slots)
         library.num_parts(rows, begin, num_experts)
         scale = np.maximum(heat.sum(axis=1, keepdims=True), 1) / num_ranks
-        library.best_level(rows, begin, heat / scale, rng.random((3, num_ranks)))
-        library.best_level(rows, begin, heat / scale, enough=1.2)
-        split = library.best_shares(rows, begin, heat / scale)
+        costs = library.Costs(rng.random(num_ranks) + 0.5, rng.random(3))
+        library.best_level(rows, begin, heat / scale, costs)
+        library.best_level(rows, begin, heat / scale, costs, enough=1.2)
+        split = library.best_shares(rows, begin, heat / scale, costs, slack=0.001)
         sent = np.moveaxis(rng.random((*heat.shape, num_ranks)) * heat[..., None], 2, 0)
         library.whole_sources((rows, begin), sent, split, np.arange(num_ranks) // 2, 0.02)
-        library.repaired(rows, begin, heat / scale, limits, (5, 9))
+        library.repaired((rows, begin, heat / scale), costs, limits, (5, 9))
     held = [rng.permutation(5)[: rng.integers(0, 4)].tolist() for _ in range(num_ranks % 5 + 1)]
     split = split_by_tensor_rank(rng.random(len(held)) + 0.1, tensor_ranks=2)
     own = Balance(rng.random(5), held, split, Terms(turn=1, fixed=0.1))
@@ -98,8 +99,9 @@ def test_loops_that_were_not_built_are_told_with_the_way_out(
     monkeypatch.setattr(library, "find_spec", nothing)
     with pytest.raises(InvalidSettings, match="install a C compiler"):
         Service(Settings(), ProcessPlanRunner())
+    one, costs = np.ones((1, 1)), library.plain_costs(1, 1)
     with pytest.raises(InvalidSettings, match="install a C compiler"):
-        library.best_level(np.zeros((1, 1), np.int64), np.array([0, 1]), np.ones((1, 1)))
+        library.best_level(np.zeros((1, 1), np.int64), np.array([0, 1]), one, costs)
 
 
 def test_loops_of_other_sources_are_told_from_these() -> None:

@@ -44,3 +44,11 @@ def test_a_layer_that_does_not_exist_is_the_askers_mistake_and_not_the_policys(
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"layer {layer} does not exist"):
         draft(task_of(SQUARE, [[9, 1, 1, 1]] * 2, by_policy(policy), layers=(layer,)))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_heat_that_is_no_heat_reaches_no_policy(bad: float) -> None:
+    heat = np.ones((2, 4))
+    heat[1, 2] = bad
+    with pytest.raises(InvalidTable, match="layer 1 expert 2 has heat"):
+        replace(ASKED, heat=heat)

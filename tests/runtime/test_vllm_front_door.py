@@ -63,9 +63,8 @@ def test_a_replicated_token_is_computed_once_over_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("keyword", "value"),
     [
-        ("quant_config", object()),
         ("has_bias", True),
-        ("is_sequence_parallel", True),
+        ("shared_expert_gate", object()),
         ("zero_expert_type", "identity"),
         ("fuse_shared_experts", True),
         ("enable_eplb", True),
@@ -78,4 +77,4 @@ def test_what_the_runtime_has_not_is_named(keyword: str, value: object) -> None:
 
 
 def test_an_ordinary_layer_is_taken() -> None:
-    assert not reasons_against({"num_experts": 8, "quant_config": None, "activation": "silu"})
+    assert not reasons_against({"num_experts": 8, "activation": "silu"})

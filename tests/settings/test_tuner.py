@@ -4,12 +4,15 @@ import dataclasses
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from eplb_service.controller.tuning import Tuner
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
+from eplb_service.policies.terms import Terms
 from eplb_service.settings import GateSettings, Settings, SettingsTuner, ShareSettings
+from eplb_service.settings.tuner import MOST_KNOWN
 
 
 @pytest.fixture
@@ -37,6 +40,16 @@ def test_an_override_reaches_the_tuning_and_is_shown(tuner: Tuner) -> None:
     assert tuner.shown("{}")["gates.min_gain"] != "0.2"
 
 
+def test_a_tuning_is_made_once_and_few_are_kept(tuner: Tuner) -> None:
+    first = tuner.tuning("{}")
+    assert tuner.tuning("{}") is first
+    for number in range(MOST_KNOWN):
+        tuner.tuning(f'{{"budget.max_moves": {number + 1}}}')
+    assert tuner.tuning("{}") == first
+    with pytest.raises(InvalidSettings):
+        tuner.tuning('{"budget.max_moves": 0}')
+
+
 def test_a_wrong_value_leaves_the_overrides_before_as_they_were(tuner: Tuner) -> None:
     with pytest.raises(InvalidSettings, match=r"gates\.min_gain = 2"):
         tuner.merged('{"budget.max_moves": 96}', {"gates.min_gain": "2"})
@@ -54,3 +67,12 @@ def test_everything_that_can_be_changed_is_shown(tuner: Tuner) -> None:
     assert sections == {"budget", "gates", "planning", "shares"}
     num_listed = len(GateSettings.model_fields) + len(ShareSettings.model_fields) + 7
     assert len(tuner.shown("{}")) == num_listed
+
+
+def test_speeds_count_where_there_are_as_many_ranks_and_costs_by_the_step() -> None:
+    given = {"rank_speeds": (1.0, 2.0), "expert_cost": 8}
+    planning = SettingsTuner(Settings.model_validate({"planning": given})).tuning("{}").planning
+    assert planning.costs.terms(num_ranks=2, num_steps=10) == Terms(fixed=80.0, speeds=(1.0, 2.0))
+    assert planning.costs.terms(num_ranks=3, num_steps=10) == Terms(fixed=80.0)
+    with pytest.raises(ValidationError, match="rank_speeds"):
+        Settings.model_validate({"planning": {"rank_speeds": (1.0, 0.0)}})

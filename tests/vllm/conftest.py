@@ -1,17 +1,24 @@
 """What unpatched vLLM answers, once for each model, and one controller for all groups."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from benchmarks.demo_vllm.models import write_deepseek, write_k3, write_qwen3
 from benchmarks.demo_vllm.parts import Controller
+from tests.vllm.checkpoints import write_meaning
 from tests.vllm.group import VllmGroup, largest_difference
 from tests.vllm.words import Answer
 
-WRITERS = {"qwen3": write_qwen3, "deepseek": write_deepseek, "k3": write_k3}
+WRITERS = {
+    "qwen3": write_qwen3,
+    "deepseek": write_deepseek,
+    "k3": write_k3,
+    "mxfp4": partial(write_meaning, form="mxfp4"),
+    "int4": partial(write_meaning, form="int4"),
+}
 AGREE_EVERY = 2
 Golden = Callable[[str], tuple[Path, list[Answer]]]
 
@@ -21,6 +28,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
     """Return a model's folder and its answers from one process of unpatched vLLM.
 
     The answers are held against transformers', so that a broken engine cannot become the truth.
+    Of quantised experts it is what their codes stand for that unpatched vLLM serves.
     Kimi K3's block is no part of transformers and does not run on vLLM's own CPU kernels: there
     the truth is one rank of ours, held against a float64 reference of the block.
     """

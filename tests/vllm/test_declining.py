@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.demo_vllm.parts import free_port, serving_environment
-from tests.vllm.conftest import nobody
+from tests.vllm.conftest import Golden, nobody
+from tests.vllm.group import VllmGroup
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -45,3 +46,25 @@ def test_a_model_without_experts_is_refused_before_it_is_loaded(tmp_path: Path) 
     assert done.returncode == 2, said[-3000:]
     assert said.count("it has no MoE layers, so there is nothing to balance") == 1
     assert "Traceback" not in said
+
+
+def test_what_is_seen_only_in_a_loaded_model_is_left_to_vllm_whole(
+    golden: Golden, tmp_path: Path
+) -> None:
+    """Nothing in between: the model is built and loaded once more, all of it by vLLM alone."""
+    model, want = golden("qwen3")
+    extra = {
+        "EPLB_VLLM_ENABLED": "1",
+        "EPLB_VLLM_UNOWNED": "serve",
+        "EPLB_VLLM_MEMORY_BUDGET_MIB": "0.001",
+        **nobody(),
+    }
+    group = VllmGroup(model, "alone", 1, tmp_path, extra)
+    try:
+        (got,) = group.generate()
+        said = group.members[0].said()
+    finally:
+        group.kill()
+    assert got == want
+    assert said.count("is served by vLLM alone, without placements") == 1
+    assert "more than the budget of 1048 " in said

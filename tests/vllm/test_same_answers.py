@@ -13,6 +13,8 @@ from benchmarks.demo_vllm.models import NUM_EXPERTS, TOP_K
 from benchmarks.demo_vllm.operators import DeploymentOperator
 from benchmarks.demo_vllm.parts import START_S, Controller
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
+from eplb_service.domain.map_file import format_map
+from eplb_service.domain.placement import placement_from_ranks
 from tests.vllm.conftest import AGREE_EVERY, Golden
 from tests.vllm.group import VllmGroup, largest_difference
 from tests.vllm.words import Answer, Layout, Stats
@@ -31,10 +33,15 @@ class Case:
     layout: Layout
     num_ranks: int
     redundant: int
+    starts_in: tuple[tuple[int, ...], ...] = ()
+    """[L][P] a placement from a file; redundancy is then what it leaves."""
 
     def __str__(self) -> str:
         return f"{self.model}-{self.layout}{self.num_ranks}-r{self.redundant}"
 
+
+OF_DEEPSEEK = ((7, 1, 5, 3, 0, 2, 6, 4, 1, 7), (0, 2, 4, 6, 1, 3, 5, 7, 0, 2))
+"""Of its layers 1 and 2, on two ranks: layer 0 is dense."""
 
 # Each model, way of sharing tokens and redundancy meets each other one once; four processes once.
 CASES = (
@@ -42,13 +49,14 @@ CASES = (
     Case("qwen3", "tp", 2, 0),
     Case("qwen3", "dp", 4, 4),
     Case("deepseek", "dp", 2, 0),
-    Case("deepseek", "tp", 2, 2),
+    Case("deepseek", "tp", 2, 2, OF_DEEPSEEK),
     Case("k3", "dp", 2, 2),
     Case("k3", "tp", 2, 0),
 )
 FURTHER_CASES = (
     Case("qwen3", "dp", 2, 0),
     Case("qwen3", "tp", 2, 2),
+    Case("qwen3", "dptp", 4, 4),
     Case("deepseek", "dp", 2, 2),
     Case("deepseek", "tp", 2, 0),
     Case("k3", "dp", 2, 0),
@@ -100,7 +108,7 @@ def served(
     model, want = golden(case.model)
     extra = {
         "EPLB_VLLM_ENABLED": "1",
-        "EPLB_VLLM_REDUNDANT_EXPERTS": str(case.redundant),
+        **redundancy(case, tmp_path),
         "EPLB_AGENT_ENDPOINT": f"127.0.0.1:{controller.port}",
         "EPLB_AGENT_AGREE_EVERY": str(AGREE_EVERY),
         "EPLB_AGENT_DEPLOYMENT__INSTANCE": str(case),
@@ -114,9 +122,23 @@ def served(
     group.kill()
 
 
+def redundancy(case: Case, folder: Path) -> dict[str, str]:
+    """What is said of redundant experts, or of the map that tells of them."""
+    if not case.starts_in:
+        return {"EPLB_VLLM_REDUNDANT_EXPERTS": str(case.redundant)}
+    each = len(case.starts_in[0]) // case.num_ranks
+    ranks = [[row[at : at + each] for at in range(0, len(row), each)] for row in case.starts_in]
+    placement = placement_from_ranks(ranks, num_experts=NUM_EXPERTS)
+    target = folder / "map.json"
+    first = 1 if case.model == "deepseek" else 0
+    target.write_text(format_map(placement, range(first, first + len(ranks))))
+    return {"EPLB_VLLM_START_MAP": str(target)}
+
+
 def test_answers_stay_the_same_through_placements(served: Served) -> None:
     served.require_same()
     initial = served.group.stats()
+    require_start_in_the_map(initial, served.case)
     require_every_token_counted(initial, served.case)
     for _ in range(NUM_PLACEMENTS):
         served.place_anew()
@@ -128,6 +150,13 @@ def test_answers_stay_the_same_through_placements(served: Served) -> None:
     require_switched_together(final)
     require_reload_keeps_the_placement(served)
     require_negative_control(served)
+
+
+def require_start_in_the_map(stats: list[Stats], case: Case) -> None:
+    """A placement that came from a file is served from the first step on."""
+    if case.starts_in:
+        rows = [[e for one in stats for e in one.held[i]] for i in range(len(case.starts_in))]
+        assert rows == [list(row) for row in case.starts_in]
 
 
 def require_every_token_counted(stats: list[Stats], case: Case) -> None:
@@ -142,7 +171,7 @@ def require_every_token_counted(stats: list[Stats], case: Case) -> None:
     assert tokens
     assert not any(one.is_halted for one in stats)
     turn = sum(len(text.encode()) for text in PROMPTS) + len(PROMPTS) * (NUM_TOKENS - 1)
-    copies = case.num_ranks if case.layout == "dp" else 1
+    copies = {"dp": case.num_ranks, "dptp": 2}.get(case.layout, 1)
     assert distinct % (turn * copies) == 0, "not a whole number of turns of all prompts"
 
 

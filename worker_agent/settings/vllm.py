@@ -1,6 +1,7 @@
 """What the vLLM plugin can be told, by environment variables EPLB_VLLM_*."""
 
 import os
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
@@ -18,12 +19,15 @@ class VllmSettings(BaseSettings):
     """Without it the installed package leaves vLLM as it is."""
     balancer: Literal["runtime", "vllm", "vllm_ascend"] = "runtime"
     """Who moves experts: our runtime, or the engine's own balancer by the controller's orders."""
-    redundant_experts: NonNegativeInt = 0
-    """Slots beyond one for each expert, over all ranks of the group."""
+    redundant_experts: NonNegativeInt | None = None
+    """Slots beyond one for each expert, over all ranks of the group; unset: as many as a map of
+    `start_map` leaves, or none."""
+    start_map: Path | None = None
+    """File with the placement that is served from the first step on, as vllm-ascend writes it."""
     staging_rows: PositiveInt = 8
     """Experts that one rank can receive in one wave."""
-    staging_budget_mib: NonNegativeFloat = 0.0
-    """Most memory that staging may take on one rank; 0 is no bound."""
+    memory_budget_mib: NonNegativeFloat = 0.0
+    """Most memory that spare slots and staging may take on one rank; 0 is no bound."""
     exchange: Literal["auto", "replicated", "all_to_all"] = "auto"
     """How tokens reach experts under tensor parallelism."""
     unowned: Literal["refuse", "serve"] = "refuse"

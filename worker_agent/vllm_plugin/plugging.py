@@ -9,8 +9,14 @@ from worker_agent.adapters.promises import PromiseMover
 from worker_agent.adapters.runtime import Seat
 from worker_agent.adapters.vllm.attachment import AttachSeat
 from worker_agent.adapters.vllm.driving import drive_ascend, drive_vllm
-from worker_agent.adapters.vllm.early import check_early, require_experts, require_one_balancer
+from worker_agent.adapters.vllm.early import (
+    check_early,
+    require_one_balancer,
+    require_one_redundancy,
+    require_ownable,
+)
 from worker_agent.adapters.vllm.identity import Identity, VllmConfig
+from worker_agent.adapters.vllm.start_map import read_start_map
 from worker_agent.adapters.vllm.worker import (
     ExchangeChoice,
     Options,
@@ -42,35 +48,44 @@ def plug_in() -> None:
         told = completed(agent, identity)
         return attach_seat(seat, street(told), settings=told, group=group, mover=mover)
 
-    match settings.balancer:
-        case "runtime":
-            own_layers(settings, attach)
-        case "vllm":
-            check_early(lambda config: require_one_balancer(config, "vllm"))
-            drive_vllm(attach)
-        case "vllm_ascend":
-            check_early(lambda config: require_one_balancer(config, "vllm_ascend"))
-            drive_ascend(attach)
+    if settings.balancer == "runtime":
+        own_layers(settings, attach)
+        return
+    drive = drive_vllm if settings.balancer == "vllm" else drive_ascend
+
+    def check(config: VllmConfig) -> None:
+        require_one_balancer(config, settings.balancer)
+        require_one_redundancy(config, told=settings.redundant_experts)
+
+    check_early(check)
+    drive(attach)
 
 
 def own_layers(settings: VllmSettings, attach: AttachSeat) -> None:
-    """Have our runtime compute the MoE layers and move their experts."""
-    taken = take_factory(options_of(settings))
+    """Have our runtime compute the MoE layers and move their experts. Raises InvalidMapFile."""
+    start = None if settings.start_map is None else read_start_map(settings.start_map)
+    options = options_of(settings, map_slots=None if start is None else start.num_slots)
+    taken = take_factory(options)
 
     def check(config: VllmConfig) -> None:
+        require_one_redundancy(config, told=options.num_redundant, map_slots=options.map_slots)
         require_one_balancer(config, "runtime")
-        require_experts(config, taken)
+        require_ownable(config, taken)
 
     check_early(check)
-    wrap_workers(taken, attach)
+    wrap_workers(taken, attach, start)
 
 
-def options_of(settings: VllmSettings) -> Options:
-    """Return the settings as the runtime's front door for vLLM takes them."""
+def options_of(settings: VllmSettings, *, map_slots: int | None = None) -> Options:
+    """Return the settings as the runtime's front door for vLLM takes them.
+
+    map_slots    slots of each layer in the map that `settings.start_map` names
+    """
     return Options(
         num_redundant=settings.redundant_experts,
+        map_slots=map_slots,
         staging_rows=settings.staging_rows,
-        staging_budget_bytes=int(settings.staging_budget_mib * MIB),
+        memory_budget_bytes=int(settings.memory_budget_mib * MIB),
         exchange=ExchangeChoice(settings.exchange),
         unowned=Unowned(settings.unowned),
     )
@@ -90,5 +105,5 @@ def completed(agent: AgentSettings, identity: Identity) -> AgentSettings:
     if is_draft:
         update["role"] = "draft"  # whatever is told of the target, which attaches beside it
     deployment = agent.deployment.model_copy(update=update)
-    layers = () if is_draft else agent.model_layers
+    layers = identity.model_layers if is_draft else agent.model_layers or identity.model_layers
     return agent.model_copy(update={"deployment": deployment, "model_layers": layers})

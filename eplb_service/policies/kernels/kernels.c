@@ -39,6 +39,8 @@ typedef struct {
     num *region;                    /* [N] */
     num *first, *replicas;          /* [N + 1], [P + 1] slots with other replicas, by rank */
     SplitRoom split;
+    const double *speed;            /* [N] as in SplitRoom */
+    double *most, fixed;            /* [N] what each rank bears at the limit; see best_split */
 } Layer;
 
 typedef struct {
@@ -50,9 +52,11 @@ typedef struct {
     num giver, taker, is_swap;
 } Change;
 
-static Layer layer_in(num slots, num ranks, num experts, const num *begin, num *ints, double *reals) {
+static Layer layer_in(num slots, num ranks, num experts, const num *begin, const double *speed,
+                      num *ints, double *reals) {
     Layer a;
     a.slots = slots, a.ranks = ranks, a.experts = experts, a.begin = begin, a.heat = 0;
+    a.speed = speed, a.fixed = 0.0;
     a.row = ints, a.host = a.row + slots, a.after = a.host + slots;
     a.queue = a.after + slots, a.source = a.queue + ranks, a.target = a.source + ranks;
     a.seen = a.target + ranks, a.parent = a.seen + ranks, a.region = a.parent + ranks;
@@ -60,7 +64,8 @@ static Layer layer_in(num slots, num ranks, num experts, const num *begin, num *
     a.head = a.replicas + slots + 1, a.counts = a.head + experts;
     a.tokens = reals, a.kept_tokens = a.tokens + slots, a.load = a.kept_tokens + slots;
     a.kept_load = a.load + ranks, a.over = a.kept_load + ranks, a.room = a.over + ranks;
-    a.split = (SplitRoom){slots, ranks, experts, begin, a.counts + experts, a.room + ranks};
+    a.most = a.room + ranks;
+    a.split = (SplitRoom){slots, ranks, experts, begin, speed, a.counts + experts, a.most + ranks};
     for (num rank = 0; rank < ranks; rank++)
         for (num slot = begin[rank]; slot < begin[rank + 1]; slot++) a.host[slot] = rank;
     return a;
@@ -83,17 +88,13 @@ static void detach(Layer *a, num slot) {
     a->counts[expert]--;
 }
 
-static void hold(Layer *a, const num *row, const double *heat) {
-    a->heat = heat;
+static void hold(Layer *a, const num *row, const double *heat, double fixed) {
+    a->heat = heat, a->fixed = fixed;
     for (num e = 0; e < a->experts; e++) a->head[e] = NOBODY, a->counts[e] = 0;
     for (num s = 0; s < a->slots; s++) {
         a->row[s] = NOBODY, a->after[s] = s, a->tokens[s] = 0.0;
         if (row[s] >= 0) attach(a, s, row[s]);
     }
-}
-
-static int is_replica(const Layer *a, num slot) {
-    return a->row[slot] >= 0 && a->counts[a->row[slot]] > 1;
 }
 
 static int is_on(const Layer *a, num expert, num rank) {
@@ -120,12 +121,12 @@ static int join_sets(num *parent, num one, num other) {
 
 /* --- flow ---------------------------------------------------------------------------------- */
 
-static double push(Layer *a, num rank, double limit) {
-    double amount = limit - a->load[rank];
+static double push(Layer *a, num rank) {
+    double amount = a->most[rank] - a->load[rank];
     num at = rank;
     for (; a->source[at] >= 0; at = a->host[a->source[at]])
         if (a->tokens[a->source[at]] < amount) amount = a->tokens[a->source[at]];
-    if (a->load[at] - limit < amount) amount = a->load[at] - limit;
+    if (a->load[at] - a->most[at] < amount) amount = a->load[at] - a->most[at];
     if (amount <= 0.0) return 0.0;
     a->load[at] -= amount;
     a->load[rank] += amount;
@@ -136,7 +137,7 @@ static double push(Layer *a, num rank, double limit) {
     return amount;
 }
 
-static double flow(Layer *a, double limit, num last, double over) {
+static double flow(Layer *a, num last, double over) {
     double moved = 0.0;
     for (num first = 0; first < last && over - moved > TINY; first++) {
         num rank = a->queue[first];
@@ -149,7 +150,7 @@ static double flow(Layer *a, double limit, num last, double over) {
                 a->seen[there] = 1;
                 a->source[there] = slot, a->target[there] = other;
                 a->queue[last++] = there;
-                if (a->load[there] < limit - TINY) moved += push(a, there, limit);
+                if (a->load[there] < a->most[there] - TINY) moved += push(a, there);
             }
         }
     }
@@ -162,7 +163,7 @@ static double drain(Layer *a, double limit) {
     double over = 0.0;
     num count = 0;
     for (num r = 0; r < a->ranks; r++) {
-        a->first[r] = count;
+        a->first[r] = count, a->most[r] = limit * a->speed[r];
         for (num s = a->begin[r]; s < a->begin[r + 1]; s++)
             a->replicas[count] = s, count += a->after[s] != s;
     }
@@ -171,18 +172,18 @@ static double drain(Layer *a, double limit) {
         num last = 0;
         over = 0.0;
         for (num r = 0; r < a->ranks; r++) {
-            a->seen[r] = a->load[r] > limit + TINY;
+            a->seen[r] = a->load[r] > a->most[r] + TINY;
             if (!a->seen[r]) continue;
-            over += a->load[r] - limit;
+            over += a->load[r] - a->most[r];
             a->queue[last++] = r, a->source[r] = NOBODY;
         }
-        if (!last || flow(a, limit, last, over) <= 1e-3 * TINY) break;
+        if (!last || flow(a, last, over) <= 1e-3 * TINY) break;
     }
     return over;
 }
 
 /* Ranks among which tokens flow, those that `seen` tells apart from the others. */
-static void find_regions(Layer *a, double limit) {
+static void find_regions(Layer *a) {
     for (num r = 0; r < a->ranks; r++) a->region[r] = r, a->over[r] = a->room[r] = 0.0;
     for (num s = 0; s < a->slots; s++) {
         if (a->after[s] == s || a->tokens[s] <= TOLERATED) continue;
@@ -192,7 +193,7 @@ static void find_regions(Layer *a, double limit) {
     }
     for (num r = 0; r < a->ranks; r++) a->region[r] = root_of(a->region, r);
     for (num r = 0; r < a->ranks; r++) {
-        double off = a->load[r] - limit;
+        double off = a->load[r] - a->most[r];
         if (a->begin[r + 1] == a->begin[r]) continue;
         if (off > 0.0) a->over[a->region[r]] += off;
         else a->room[a->region[r]] -= off;
@@ -210,14 +211,23 @@ static num num_parts(const Layer *a, num *parent) {
     return parts;
 }
 
+static double portion(const Layer *a, num expert) {
+    return a->heat[expert] / (double)a->counts[expert];
+}
+
+/* What an expert costs its rank beside its tokens. */
+static double fixed_of(const Layer *a, num expert) {
+    return a->heat[expert] > 0.0 ? a->fixed : 0.0;
+}
+
 /* Sum of the loads above a cap under an even split. */
 static double even_excess(const Layer *a, double cap) {
     double total = 0.0;
     for (num r = 0; r < a->ranks; r++) {
-        double load = 0.0;
+        double load = 0.0, most = cap * a->speed[r];
         for (num s = a->begin[r]; s < a->begin[r + 1]; s++)
-            if (a->row[s] >= 0) load += a->heat[a->row[s]] / (double)a->counts[a->row[s]];
-        if (load > cap) total += load - cap;
+            if (a->row[s] >= 0) load += portion(a, a->row[s]) + fixed_of(a, a->row[s]);
+        if (load > most) total += load - most;
     }
     return total;
 }
@@ -227,7 +237,9 @@ static double even_excess(const Layer *a, double cap) {
 static num lightest_but(const Layer *a, num slot) {
     num best = a->after[slot];
     for (num other = a->after[best]; other != slot; other = a->after[other])
-        if (a->load[a->host[other]] < a->load[a->host[best]]) best = other;
+        if (a->load[a->host[other]] * a->speed[a->host[best]] <
+            a->load[a->host[best]] * a->speed[a->host[other]])
+            best = other;
     return best;
 }
 
@@ -235,18 +247,19 @@ static num lightest_but(const Layer *a, num slot) {
 static void apply(Layer *a, Change c) {
     num given = a->row[c.giver], taken = a->row[c.taker];
     num here = a->host[c.giver], there = a->host[c.taker];
+    double more = fixed_of(a, given) - fixed_of(a, taken);
     double tokens = a->tokens[c.taker], moved = a->tokens[c.giver];
     if (c.is_swap) {
         detach(a, c.taker), detach(a, c.giver);
         attach(a, c.giver, taken), attach(a, c.taker, given);
         a->tokens[c.giver] = tokens, a->tokens[c.taker] = moved;
-        a->load[here] += tokens - moved, a->load[there] += moved - tokens;
+        a->load[here] += tokens - moved - more, a->load[there] += moved - tokens + more;
         return;
     }
     num least = lightest_but(a, c.taker);
     a->tokens[least] += tokens;
     a->load[a->host[least]] += tokens;
-    a->load[there] -= tokens;
+    a->load[there] += more - tokens;
     detach(a, c.taker), attach(a, c.taker, given);
     a->tokens[c.taker] = 0.0;
 }
@@ -265,10 +278,6 @@ static num remember(Change *tried, num most, num found, Change c) {
     for (; at > 0 && tried[at - 1].worth < c.worth; at--) tried[at] = tried[at - 1];
     tried[at] = c;
     return found < most ? found + 1 : found;
-}
-
-static double portion(const Layer *a, num expert) {
-    return a->heat[expert] / (double)a->counts[expert];
 }
 
 /* Slots of the hottest experts of a region, by replica; NOBODY where there are fewer. */
@@ -351,7 +360,7 @@ static num repair(Layer *a, Limits limits, num left) {
         Change tried[MOST_TRIED];
         num full = 0, best = NOBODY, found, is_enough = 0;
         double best_gain = LEAST_GAIN;
-        find_regions(a, limits.repair_to);
+        find_regions(a);
         for (num r = 1; r < a->ranks; r++)
             if (a->over[r] > a->over[full]) full = r;
         found = try_swaps(a, full, try_replicas(a, full, tried, most), tried, most);
@@ -504,7 +513,9 @@ typedef struct {
     const num *begin;
     num *filled, *parent, *degree, *held, *depth; /* [N] next slot; set of ranks; replicas; last
                                                      expert; chain to the first rank */
-    double *load, price, most;  /* [N]; of a longer chain; more than all loads */
+    double *load, price, most;  /* [N] time; of a longer chain; more than all loads */
+    const double *speed;        /* [N] */
+    double fixed;               /* beside the tokens of an expert */
 } Joined;
 
 /* The lightest rank with room for a replica, of those that are joined with `root` or of those that
@@ -535,9 +546,11 @@ static void pack_joined(Joined t, const double *heat, num experts, num *row, num
     num core = NOBODY;
     for (num e = 0; e < experts; e++) {
         order[e].item = e, order[e].key = -heat[e] / (double)granted[e];
-        total += heat[e];
+        total += heat[e] + (heat[e] > 0.0 ? t.fixed * (double)granted[e] : 0.0);
     }
-    t.most = 2.0 * total, t.price = DEPTH_PRICE * total / (double)t.ranks;
+    t.price = DEPTH_PRICE * total / (double)t.ranks, t.most = 0.0;
+    for (num r = 0; r < t.ranks; r++)
+        if (t.most * t.speed[r] < 2.0 * total) t.most = 2.0 * total / t.speed[r];
     sort(order, experts);
     for (num n = 0; n < experts; n++) {
         num c = granted[order[n].item];
@@ -557,7 +570,8 @@ static void pack_joined(Joined t, const double *heat, num experts, num *row, num
             if (best == NOBODY) break;
             row[t.filled[best]++] = e;
             t.held[best] = e;
-            t.load[best] += heat[e] / (double)granted[e];
+            t.load[best] +=
+                (heat[e] / (double)granted[e] + (heat[e] > 0.0 ? t.fixed : 0.0)) / t.speed[best];
             t.degree[best] += is_replicated;
             if (first == NOBODY) first = best;
             else if (join_sets(t.parent, first, best)) t.depth[best] = t.depth[first] + 1;
@@ -571,9 +585,9 @@ static void pack_joined(Joined t, const double *heat, num experts, num *row, num
 /* parts [L] components of the replica graph of each layer. */
 void eplb_parts(num layers, num slots, num ranks, num experts, const num *rows, const num *begin,
                 num *parts, num *ints, double *reals) {
-    Layer a = layer_in(slots, ranks, experts, begin, ints, reals);
+    Layer a = layer_in(slots, ranks, experts, begin, 0, ints, reals);
     for (num n = 0; n < layers; n++) {
-        hold(&a, rows + n * slots, 0);
+        hold(&a, rows + n * slots, 0, 0.0);
         parts[n] = num_parts(&a, a.parent);
     }
 }
@@ -582,30 +596,31 @@ void eplb_parts(num layers, num slots, num ranks, num experts, const num *rows, 
    stays as it was where nothing lowered its peak. Of peaks [L] that keep the limit repaired to, and of
    those that were never above the one acted at, only that is told. */
 void eplb_repair(num layers, num slots, num ranks, num experts, num *rows, const num *begin,
-                 const double *heat, const double *limits, num *budget, double *peaks, num *ints,
-                 double *reals) {
-    Layer a = layer_in(slots, ranks, experts, begin, ints, reals);
+                 const double *heat, const double *speed, const double *fixed, const double *limits,
+                 num *budget, double *peaks, num *ints, double *reals) {
+    Layer a = layer_in(slots, ranks, experts, begin, speed, ints, reals);
     Limits of = {limits[0], limits[1], limits[2], limits[3], limits[4]};
     for (num n = 0; n < layers; n++) {
-        hold(&a, rows + n * slots, heat + n * experts);
-        peaks[n] = best_split(&a.split, a.row, a.heat, 0, of.act_above, a.tokens, a.load);
+        hold(&a, rows + n * slots, heat + n * experts, fixed[n]);
+        peaks[n] = best_split(&a.split, a.row, a.heat, a.fixed, of.act_above, a.tokens, a.load);
         if (peaks[n] <= of.act_above * (1.0 + TOLERATED)) continue;
         num used = repair(&a, of, budget[0] < budget[1] ? budget[0] : budget[1]);
         if (used == 0) continue;
-        double after = best_split(&a.split, a.row, a.heat, 0, of.repair_to, a.tokens, a.load);
+        double after = best_split(&a.split, a.row, a.heat, a.fixed, of.repair_to, a.tokens, a.load);
         if (after >= peaks[n]) continue;
         memcpy(rows + n * slots, a.row, (size_t)slots * sizeof(num));
         budget[1] -= used, peaks[n] = after;
     }
 }
 
-/* Pack rows [L, P] anew, greedily or so that ranks are joined; slots begin [L, N + 1] of each
+/* Pack rows [L, P] anew, greedily or so that ranks are joined, by speed [N] and fixed cost [L]; slots begin [L, N + 1] of each
    layer are packed one after another. Work space: 2 E + 5 N numbers, N reals and 2 (E + 2 N) pairs
    of a real and a number. */
 void eplb_pack(num layers, num slots, num ranks, num experts, const num *begins, const double *heat,
-               num is_joined, num *rows, num *ints, double *reals, Entry *entries) {
+               const double *speed, const double *fixed, num is_joined, num *rows, num *ints, double *reals, Entry *entries) {
     num *granted = ints, *filled = granted + experts;
-    Joined joined = {.ranks = ranks, .filled = filled, .parent = filled + ranks, .load = reals};
+    Joined joined = {.ranks = ranks, .filled = filled, .parent = filled + ranks, .load = reals,
+                     .speed = speed};
     joined.degree = joined.parent + ranks, joined.held = joined.degree + ranks;
     joined.depth = joined.held + ranks;
     Entry *order = entries, *heap = order + experts, *aside = heap + experts + ranks;
@@ -616,7 +631,7 @@ void eplb_pack(num layers, num slots, num ranks, num experts, const num *begins,
         for (num s = 0; s < slots; s++) row[s] = NOBODY;
         for (num r = 0; r < ranks; r++) most += begin[r + 1] > begin[r];
         grant(own, experts, begin[ranks] - experts, most, granted, heap);
-        joined.begin = begin;
+        joined.begin = begin, joined.fixed = fixed[n];
         if (is_joined) pack_joined(joined, own, experts, row, granted, order);
         else
             pack_greedily(begin, ranks, own, experts, row, granted, filled, order, heap, aside);

@@ -20,6 +20,7 @@ from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.ids import FloatArray
 
 __all__ = [
+    "Costs",
     "Limits",
     "Numbers",
     "best_level",
@@ -27,6 +28,7 @@ __all__ = [
     "call",
     "num_parts",
     "packed",
+    "plain_costs",
     "repaired",
     "require_built",
     "whole_sources",
@@ -51,6 +53,25 @@ class Limits:
     """Load above the limit that one more component of the graph counts as."""
     even_price: float
     """What load above the even cap counts as, beside load above the limit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What ranks bear beside tokens, and how fast."""
+
+    speed: FloatArray
+    """[N] load that a rank bears in the time that counts as 1; 1 for a rank of mean speed."""
+    fixed: FloatArray
+    """[L] what an expert with tokens costs its rank beside them, in mean loads."""
+
+    def of_layers(self, layers: NDArray[np.intp]) -> "Costs":
+        """The same for some of the layers."""
+        return Costs(self.speed, self.fixed[layers])
+
+
+def plain_costs(num_layers: int, num_ranks: int) -> Costs:
+    """Tokens alone, on ranks that are alike."""
+    return Costs(np.ones(num_ranks), np.zeros(num_layers))
 
 
 @cache
@@ -99,44 +120,46 @@ def _work(sizes: tuple[int, ...]) -> tuple[Numbers, FloatArray]:
     """Room to work in: as many numbers and reals as kernels.c and split.c lay out for one layer."""
     _, slots, ranks, experts = sizes
     numbers = 7 * slots + 11 * ranks + 5 * experts + 4
-    return np.empty(numbers, np.int64), np.empty(3 * slots + 6 * ranks + experts)
+    return np.empty(numbers, np.int64), np.empty(3 * slots + 8 * ranks + experts)
 
 
 def best_level(
-    rows: Numbers,
-    begin: Numbers,
-    heat: FloatArray,
-    base: FloatArray | None = None,
-    *,
-    enough: float = 0.0,
+    rows: Numbers, begin: Numbers, heat: FloatArray, costs: Costs, *, enough: float = 0.0
 ) -> tuple[FloatArray, FloatArray]:
     """[L, P] tokens of each slot at the lowest peak that shares can reach, and the peaks [L].
 
     rows    [L, P]
     heat    [L, E]
-    base    [L, N] load of each rank that stays; none where it is None
     enough  a peak that is not lowered further
     """
     sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
     drawn, peaks = np.empty(rows.shape), np.empty(len(rows))
-    rows, heat = np.ascontiguousarray(rows), np.ascontiguousarray(heat)
-    base = None if base is None else np.ascontiguousarray(base)
-    least, work = np.array([enough]), _work(sizes)
-    call("eplb_best_split", sizes, (rows, begin, heat, base, least, drawn, peaks, *work))
+    least = np.array([enough])
+    given = (*_layers(rows, begin, heat, costs), least, drawn, peaks, *_work(sizes))
+    call("eplb_best_split", sizes, given)
     return drawn, peaks
 
 
 def best_shares(
-    rows: Numbers, begin: Numbers, heat: FloatArray, *, slack: float = 0.0
+    rows: Numbers, begin: Numbers, heat: FloatArray, costs: Costs, *, slack: float = 0.0
 ) -> FloatArray:
     """[L, P] share of its expert that each slot takes at the lowest peak, even if it has none.
 
     slack    part of the lowest peak that it may be above it
     """
     sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
-    rows, heat, drawn = np.ascontiguousarray(rows), np.ascontiguousarray(heat), np.empty(rows.shape)
-    call("eplb_best_shares", sizes, (rows, begin, heat, np.array([slack]), drawn, *_work(sizes)))
+    drawn = np.empty(rows.shape)
+    given = (*_layers(rows, begin, heat, costs), np.array([slack]), drawn, *_work(sizes))
+    call("eplb_best_shares", sizes, given)
     return drawn
+
+
+def _layers(
+    rows: Numbers, begin: Numbers, heat: FloatArray, costs: Costs
+) -> tuple[Numbers, Numbers, FloatArray, FloatArray, FloatArray]:
+    """What most kernels take of layers, as they take it."""
+    fixed = np.ascontiguousarray(costs.fixed)
+    return np.ascontiguousarray(rows), begin, np.ascontiguousarray(heat), costs.speed, fixed
 
 
 def whole_sources(
@@ -178,35 +201,42 @@ def num_parts(rows: Numbers, begin: Numbers, num_experts: int) -> Numbers:
 
 
 def repaired(
-    rows: Numbers, begin: Numbers, heat: FloatArray, limits: Limits, budget: tuple[int, int]
+    layers: tuple[Numbers, Numbers, FloatArray],
+    costs: Costs,
+    limits: Limits,
+    budget: tuple[int, int],
 ) -> tuple[Numbers, FloatArray]:
     """[L, P] rows after few moves, layers in turn, and the peaks [L] of their best split.
 
     Of a peak that keeps the limit repaired to, or was never above the one acted at, that limit
     is told in its place.
 
-    rows      [L, P]
-    heat      [L, E]
+    layers    rows [L, P], begin [N + 1] and heat [L, E]
     budget    moves that one layer may take, and all
     """
+    rows, begin, heat = layers
     sizes = (*rows.shape, len(begin) - 1, heat.shape[1])
     done, peaks = np.array(rows, order="C"), np.zeros(len(rows))
     aims = (limits.act_above, limits.repair_to, limits.even_cap, limits.breaking, limits.even_price)
-    heat, left = np.ascontiguousarray(heat), np.array(budget, np.int64)
-    work = _work(sizes)
-    call("eplb_repair", sizes, (done, begin, heat, np.array(aims), left, peaks, *work))
+    left = np.array(budget, np.int64)
+    given = (*_layers(done, begin, heat, costs), np.array(aims), left, peaks, *_work(sizes))
+    call("eplb_repair", sizes, given)
     return done, peaks
 
 
-def packed(sizes: Numbers, heat: FloatArray, *, is_joined: bool) -> Numbers:
+def packed(
+    sizes: Numbers, heat: FloatArray, costs: Costs | None = None, *, is_joined: bool
+) -> Numbers:
     """[L, P] experts packed anew, rank after rank, -1 after the last slot of a layer.
 
     sizes        [L, N] slots of each rank; at least E in a layer, at most E on a rank
     heat         [L, E]
+    costs        looked at where ranks are joined; tokens alone where it is None
     is_joined    so that replicated experts join the ranks; else longest first, as the greedy
                  packing of DeepSeek's EPLB (github.com/deepseek-ai/EPLB), no expert twice on a rank
     """
     num_layers, num_ranks, num_experts = len(sizes), int(sizes.shape[1]), int(heat.shape[1])
+    costs = plain_costs(num_layers, num_ranks) if costs is None else costs
     begins = np.zeros((num_layers, num_ranks + 1), np.int64)
     np.cumsum(sizes, axis=1, out=begins[:, 1:])
     num_slots = int(begins[:, -1].max(initial=0))
@@ -217,6 +247,8 @@ def packed(sizes: Numbers, heat: FloatArray, *, is_joined: bool) -> Numbers:
         (
             begins,
             np.ascontiguousarray(heat),
+            costs.speed,
+            np.ascontiguousarray(costs.fixed),
             int(is_joined),
             rows,
             np.empty(2 * num_experts + 5 * num_ranks, np.int64),

@@ -8,10 +8,20 @@ from typing import Protocol
 
 from torch.distributed import ProcessGroup
 
-from moe_runtime.vllm import FactoryTaken, OwnedModel, StepScope, has_moe_layers, own_model
+from eplb_service.domain.placement import Placement
+from moe_runtime.vllm import (
+    CannotOwn,
+    Contradiction,
+    FactoryTaken,
+    OwnedModel,
+    StepScope,
+    has_moe_layers,
+    own_model,
+)
 from worker_agent.adapters.runtime import Seat
 from worker_agent.adapters.vllm.engine import seat_of
 from worker_agent.adapters.vllm.identity import Identity, VllmConfig, identity_of
+from worker_agent.adapters.vllm.start_map import StartMap, layers_of, placement_at_start
 from worker_agent.agent.hook import StepHook
 from worker_agent.ports import engine as ports
 
@@ -35,6 +45,8 @@ class Attachment:
     """One worker's model and agent."""
 
     attach_seat: AttachSeat
+    start: StartMap | None = None
+    """The placement that is served from the first step on, from a file."""
     owned: OwnedModel | None = None
     hook: StepHook | None = None
     identity: Identity | None = None
@@ -42,36 +54,65 @@ class Attachment:
     """Of the model that drafts tokens for this one, where there is one with experts."""
 
     def bind(self, model: Modules, taken: FactoryTaken, config: VllmConfig) -> None:
-        """Own a loaded model and attach. Collective over all engines."""
-        self._bind(model, taken, identity_of(config))
+        """Own a loaded model and attach. Collective over all engines.
+
+        Raises CannotOwn, and Contradiction if a file was given and does not fit.
+        """
+        owned = own_model(model, taken)
+        placement = None if self.start is None else placement_at_start(self.start, owned)
+        self._bind(owned, placement, identity_of(config))
 
     def bind_draft(self, model: Modules, taken: FactoryTaken, config: VllmConfig) -> None:
         """Own a draft model beside its target, as a deployment of its own; nothing without experts.
 
-        Its forwards come between the target's steps, so its steps are the same. Collective.
+        Its forwards come between the target's steps, so its steps are the same. A file that knows
+        the target alone leaves it where it was loaded. Collective.
         """
         if not has_moe_layers(model.named_modules()):
             return
         self.draft = Attachment(self.attach_seat)
-        self.draft._bind(model, taken, replace(identity_of(config), role="draft"))
+        owned = own_model(model, taken)
+        self.draft._bind(owned, self._of_draft(owned), replace(identity_of(config), role="draft"))
 
-    def _bind(self, model: Modules, taken: FactoryTaken, identity: Identity) -> None:
-        self.owned = owned = own_model(model, taken)
-        self.identity = identity
-        stack = owned.stack
+    def _of_draft(self, owned: OwnedModel) -> Placement | None:
+        if self.start is None or self.owned is None:
+            return None
+        own = layers_of(self.owned.stack.facts.names)
+        try:
+            return placement_at_start(self.start.without(own), owned)
+        except Contradiction as misfit:
+            log.warning("EPLB: the draft model is served where it was loaded: %s", misfit)
+            return None
+
+    def _bind(self, owned: OwnedModel, placement: Placement | None, identity: Identity) -> None:
+        owned.start_in(None if placement is None else placement.phy2log.astype("int64"))
+        self.owned = owned
+        self.identity = replace(
+            identity,
+            model_layers=layers_of(owned.stack.facts.names),
+            weight_format=owned.weight_format or identity.weight_format,
+        )
+        stack, memory = owned.stack, owned.memory
         log.info(
             "EPLB: %d MoE layers of %d experts are owned (%s): %d slots on this rank, %d filled "
-            "from others, %d staging rows of %d bytes, %s",
+            "from others, spare ones of %d bytes, %d staging rows of %d bytes, %s, %s",
             stack.facts.num_layers,
             stack.facts.num_experts,
             identity.role,
             stack.slots.num_slots,
             owned.num_filled,
+            memory.spare,
             stack.slots.staging_rows,
-            owned.staging_bytes,
+            memory.staging,
             "tokens replicated" if stack.ranks.is_replicated else "tokens exchanged",
+            "in the order of the checkpoint" if placement is None else "in the order of a file",
         )
         self.attach()
+
+    def let_go(self) -> None:
+        """Be bound to nothing any more: the model is left to vLLM alone."""
+        self.detach("the model is left to vLLM alone")
+        self.owned = self.identity = self.draft = None
 
     def attach(self) -> None:
         """Attach an agent, unless there is one, or no owned model. Collective."""
@@ -99,11 +140,15 @@ class Attachment:
         if self.owned is None:
             return run()
         self.begin(scope)
-        before = self.owned.stack.enter(scope)
+        stack = self.owned.stack
+        before, num_forwards = stack.enter(scope), stack.num_forwards
         try:
-            return run()
+            returned = run()
+            if stack.num_forwards == num_forwards:
+                raise CannotOwn("a step", ["it ran past the owned MoE layers, in another runtime"])
+            return returned
         finally:
-            self.owned.stack.enter(before)
+            stack.enter(before)
             if self.hook is not None:
                 self.hook.after_step(ports.StepKind(scope.kind.name.lower()))
 

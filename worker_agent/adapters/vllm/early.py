@@ -5,11 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import cast
 
-from moe_runtime.vllm import CannotOwn, FactoryTaken, Unowned
+from moe_runtime.vllm import (
+    CannotOwn,
+    Claim,
+    Contradiction,
+    FactoryTaken,
+    PluginError,
+    Unowned,
+    agreed_redundancy,
+    claim_of_map,
+    claim_of_setting,
+)
 from worker_agent.adapters.vllm.attachment import log
 from worker_agent.adapters.vllm.identity import VllmConfig
 
-__all__ = ["check_early", "require_experts", "require_one_balancer"]
+__all__ = ["check_early", "require_one_balancer", "require_one_redundancy", "require_ownable"]
 
 REFUSED = 2
 """Exit code of a start that was asked for what cannot be."""
@@ -18,7 +28,7 @@ REFUSED = 2
 def check_early(check: Callable[[VllmConfig], None]) -> None:
     """Have every configuration checked when vLLM has made it; once, however often called.
 
-    check    raises CannotOwn
+    check    raises PluginError
 
     What is refused ends the process with exit code 2, after one line in the log.
     """
@@ -32,7 +42,7 @@ def check_early(check: Callable[[VllmConfig], None]) -> None:
         config = create(*values, **keywords)
         try:
             check(config)
-        except CannotOwn as refused:
+        except PluginError as refused:
             log.error("EPLB: %s", refused)
             raise SystemExit(REFUSED) from refused
         return config
@@ -41,21 +51,25 @@ def check_early(check: Callable[[VllmConfig], None]) -> None:
     arguments.create_engine_config = create_checked
 
 
-def require_experts(config: VllmConfig, taken: FactoryTaken) -> None:
-    """Raise CannotOwn if the model has no experts and may not be left to vLLM alone."""
-    model = config.model_config
-    if model.is_moe:
-        return
-    refused = CannotOwn(
-        f"model {model.model}", ["it has no MoE layers, so there is nothing to balance"]
-    )
-    if taken.options.unowned is Unowned.REFUSE:
-        raise refused
-    taken.declined = taken.declined or refused
+def require_ownable(config: VllmConfig, taken: FactoryTaken) -> None:
+    """Raise CannotOwn if a model has no layers for us to own and may not be left to vLLM alone."""
+    reasons: list[str] = []
+    if not config.model_config.is_moe:
+        reasons.append("it has no MoE layers, so there is nothing to balance")
+    if _told(_told(config.additional_config).get("xlite_graph_config")).get("enabled"):
+        reasons.append(
+            "vllm-ascend's xlite computes its MoE layers past vLLM's factory "
+            "(additional_config xlite_graph_config.enabled)"
+        )
+    if reasons:
+        refused = CannotOwn(f"model {config.model_config.model}", reasons)
+        if taken.options.unowned is Unowned.REFUSE:
+            raise refused
+        taken.declined = taken.declined or refused
 
 
 def require_one_balancer(config: VllmConfig, chosen: str) -> None:
-    """Raise CannotOwn unless the balancer that was chosen is on, and no other.
+    """Raise Contradiction unless the balancer that was chosen is on, and no other.
 
     chosen    "runtime": ours moves experts; "vllm", "vllm_ascend": that one does, by our orders
     """
@@ -64,10 +78,31 @@ def require_one_balancer(config: VllmConfig, chosen: str) -> None:
     others = [f"{on[name]} is on" for name in on if name not in wanted]
     missing = [f"{SWITCHES[name]} is off" for name in wanted if name not in on]
     if others or missing:
-        raise CannotOwn(
+        raise Contradiction(
             f"EPLB_VLLM_BALANCER={chosen}",
             [*others, *missing, "one balancer, and only one, can move experts"],
         )
+
+
+def require_one_redundancy(
+    config: VllmConfig, *, told: int | None, map_slots: int | None = None
+) -> None:
+    """Raise Contradiction, with all numbers, unless all who ask for redundant experts agree.
+
+    told         our own setting, where it is given
+    map_slots    slots of each layer in a map that is to be served from the start
+    """
+    claims = [] if told is None else [claim_of_setting(told)]
+    if map_slots is not None:
+        claims.append(claim_of_map(map_slots, config.model_config.get_num_experts()))
+    parallel = config.parallel_config
+    theirs = parallel.eplb_config.num_redundant_experts
+    if parallel.enable_eplb or theirs:
+        claims.append(Claim("vLLM's eplb_config.num_redundant_experts", theirs))
+    ascend = _told(_told(config.additional_config).get("eplb_config")).get("num_redundant_experts")
+    if isinstance(ascend, int):
+        claims.append(Claim("vllm-ascend's eplb_config.num_redundant_experts", ascend))
+    agreed_redundancy(f"model {config.model_config.model}", claims)
 
 
 SWITCHES = {

@@ -38,7 +38,7 @@ def seat_of(owned: OwnedModel) -> Seat:
             num_experts=stack.facts.num_experts,
             num_shared=0,
             top_k=stack.facts.top_k,
-            bytes_per_expert=owned.bytes_per_expert,
+            bytes_per_expert=owned.memory.per_expert,
             num_groups=stack.facts.num_groups,
         ),
         engine=lambda book, rank: VllmEngine(owned, book, rank=rank),

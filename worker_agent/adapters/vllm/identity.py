@@ -16,6 +16,16 @@ class ModelConfig(Protocol):
     dtype: object
     served_model_name: str | list[str] | None
 
+    def get_num_experts(self) -> int:
+        """Return E of one layer."""
+        ...
+
+
+class EplbConfig(Protocol):
+    """vLLM's EPLBConfig."""
+
+    num_redundant_experts: int
+
 
 class ParallelConfig(Protocol):
     """vLLM's ParallelConfig."""
@@ -25,6 +35,7 @@ class ParallelConfig(Protocol):
     tensor_parallel_size: int
     pipeline_parallel_size: int
     enable_eplb: bool
+    eplb_config: EplbConfig
     rank: int
 
 
@@ -34,12 +45,21 @@ class TransferConfig(Protocol):
     kv_role: str | None
 
 
+class CompilationConfig(Protocol):
+    """vLLM's CompilationConfig."""
+
+    static_forward_context: dict[str, object]
+    """Layers of the built model, by name."""
+    static_all_moe_layers: list[str]
+
+
 class VllmConfig(Protocol):
     """vLLM's VllmConfig."""
 
     model_config: ModelConfig
     parallel_config: ParallelConfig
     kv_transfer_config: TransferConfig | None
+    compilation_config: CompilationConfig
     additional_config: object
     """What a platform reads for itself."""
 
@@ -53,6 +73,8 @@ class Identity:
     stage: int
     """Pipeline stage: each has layers, and so a deployment, of its own."""
     weight_format: str
+    model_layers: tuple[int, ...] = ()
+    """The model's own number of each MoE layer; empty where it is not known."""
 
 
 def identity_of(config: VllmConfig) -> Identity:

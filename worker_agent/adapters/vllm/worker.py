@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from moe_runtime.vllm import (
+    CannotOwn,
     ExchangeChoice,
     FactoryTaken,
     Options,
@@ -19,11 +20,14 @@ from moe_runtime.vllm import (
     StepKind,
     StepScope,
     Unowned,
+    has_moe_layers,
+    require_none_late,
     take_factory,
 )
 from worker_agent.adapters.vllm.attachment import Attachment, AttachSeat, Modules, log
-from worker_agent.adapters.vllm.early import require_experts
+from worker_agent.adapters.vllm.early import require_ownable
 from worker_agent.adapters.vllm.identity import VllmConfig
+from worker_agent.adapters.vllm.start_map import StartMap
 
 __all__ = [
     "ExchangeChoice",
@@ -62,25 +66,41 @@ class OwnedWorker:
     bound: Attachment
 
     def load_model(self, original: Callable[..., object]) -> Callable[..., object]:
-        """Load, then bind the model's layers and attach."""
+        """Load, then bind the model's layers and attach; or leave all of it to vLLM, once more."""
 
         def load_model(*values: object, **keywords: object) -> object:
             config = self.worker.vllm_config
-            require_experts(config, self.taken)
-            loaded = original(*values, **keywords)
-            if self.taken.declined is not None:
-                log.warning(
-                    "EPLB: %s is served by vLLM alone, without placements: %s",
-                    config.model_config.model,
-                    "; ".join(self.taken.declined.reasons),
-                )
-                return loaded
-            self.bound.bind(self.worker.get_model(), self.taken, config)
-            if (draft := draft_of(self.worker)) is not None:
-                self.bound.bind_draft(draft, self.taken, config)
+            require_ownable(config, self.taken)
+            try:
+                require_none_late(self.taken)
+                loaded = original(*values, **keywords)
+                if self.taken.declined is None:
+                    self._bind(config)
+                    return loaded
+            except CannotOwn as why:
+                self.taken.leave_to_engine(why)
+                self.bound.let_go()
+                forget_layers(config)
+                loaded = original(*values, **keywords)
+            assert self.taken.declined is not None
+            log.warning(
+                "EPLB: %s is served by vLLM alone, without placements: %s",
+                config.model_config.model,
+                "; ".join(self.taken.declined.reasons),
+            )
             return loaded
 
         return load_model
+
+    def _bind(self, config: VllmConfig) -> None:
+        model = self.worker.get_model()
+        stages = config.parallel_config.pipeline_parallel_size
+        if stages > 1 and not has_moe_layers(model.named_modules()):
+            log.info("EPLB: this one of %d pipeline stages has no MoE layers", stages)
+            return
+        self.bound.bind(model, self.taken, config)
+        if (draft := draft_of(self.worker)) is not None:
+            self.bound.bind_draft(draft, self.taken, config)
 
     def execute_model(self, original: Callable[..., object]) -> Callable[..., object]:
         """Run a model: a step, unless nothing is scheduled and no forward follows."""
@@ -131,7 +151,8 @@ class OwnedWorker:
         """Load other weights into the running model; the placement stays what it was.
 
         The loader writes each expert into the slot of its number. So experts go home before, the
-        spare slots are filled after, and the agent attaches anew and is told the last placement.
+        spare slots are filled after, and experts go back to where they were; then the agent
+        attaches anew.
         Collective over all engines: vLLM must be paused.
         """
 
@@ -139,11 +160,13 @@ class OwnedWorker:
             if self.bound.owned is None:
                 return original(*values, **keywords)
             self.bound.detach("weights are reloaded")
-            for owned in self.bound.models():
+            before = [(owned, owned.served()) for owned in self.bound.models()]
+            for owned, _ in before:
                 owned.go_home()
             reloaded = original(*values, **keywords)
-            for owned in self.bound.models():
+            for owned, placement in before:
                 owned.refill()
+                owned.return_to(placement)
             self.bound.attach()
             return reloaded
 
@@ -184,6 +207,13 @@ def draft_of(worker: Worker) -> Modules | None:
     return getattr(drafter, "model", None)
 
 
+def forget_layers(config: VllmConfig) -> None:
+    """Have vLLM forget the layers of a model that was built, so that it can be built anew."""
+    compilation = config.compilation_config
+    compilation.static_forward_context.clear()
+    compilation.static_all_moe_layers.clear()
+
+
 WRAPPED = (
     "load_model",
     "execute_model",
@@ -196,8 +226,11 @@ WRAPPED = (
 )
 
 
-def wrap_workers(taken: FactoryTaken, attach: AttachSeat) -> None:
-    """Have every worker of this process wrapped when it is built; once, however often called."""
+def wrap_workers(taken: FactoryTaken, attach: AttachSeat, start: StartMap | None = None) -> None:
+    """Have every worker of this process wrapped when it is built; once, however often called.
+
+    start    the placement that is served from the first step on
+    """
     base = import_module("vllm.v1.worker.worker_base").WorkerBase
     build = base.__init__
     if getattr(build, "eplb_wraps", False):
@@ -205,7 +238,7 @@ def wrap_workers(taken: FactoryTaken, attach: AttachSeat) -> None:
 
     def build_wrapped(worker: object, *values: object, **keywords: object) -> None:
         build(worker, *values, **keywords)
-        bound = Attachment(attach)
+        bound = Attachment(attach, start)
         owned = OwnedWorker(cast("Worker", worker), taken, bound)
         vars(worker)["eplb"] = bound
         for name in WRAPPED:
