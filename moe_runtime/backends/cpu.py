@@ -54,8 +54,14 @@ class CpuBackend:
         """Return each row times the transposed matrix of its group; empty groups cost nothing."""
         return cpu_linear.grouped_linear(rows, linear, counts)
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
-        """Return the activation, some rows at a time: all of them would not stay in any cache."""
+    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
+        """Return the activation, some rows at a time: all of them would not stay in any cache.
+
+        Torch's activations differ in their last bits with the shape of a tensor, and where rows are
+        quantised after it one of those bits may be worth a whole step. Those are computed wide.
+        """
+        if form is not RowForm.PLAIN:
+            return activation(gate_up_MF.to(torch.float64)).to(gate_up_MF.dtype)
         pieces = [activation(piece) for piece in split_rows(gate_up_MF, _CACHED_ROWS)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 

@@ -84,9 +84,11 @@ def _shape_of(
 class TracedCpuBackend(CpuBackend):
     """Meets `Backend`: what `CpuBackend` computes."""
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
         """Return the activation of all rows at once: a tracer does not know how many there are."""
-        return activation(gate_up_MF)
+        if form is RowForm.PLAIN:
+            return activation(gate_up_MF)
+        return super().activate(activation, gate_up_MF, form)
 
     def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return each row times the transposed matrix of its group."""

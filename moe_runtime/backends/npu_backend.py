@@ -62,8 +62,9 @@ class NpuBackend:
         """
         return npu_linear.grouped_linear(self.door, rows, linear, counts)
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
+    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
         """Return the activation by torch's own operators, of all rows at once."""
+        del form
         return activation(gate_up_MF)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:

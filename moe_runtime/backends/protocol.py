@@ -58,8 +58,8 @@ class Backend(Protocol):
         """
         ...
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor) -> Tensor:
-        """Return [M, I]: an activation of every row."""
+    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
+        """Return [M, I]: an activation of every row, to be brought into a form."""
         ...
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:

@@ -53,14 +53,14 @@ def compute_grouped(
         case BiasedWeights(inner, bias13_SF, bias2_SZ):
             gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, inner.w13, counts))
             gate_up_MF = gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF))
-            hidden_MI = backend.activate(activation, gate_up_MF)
+            hidden_MI = backend.activate(activation, gate_up_MF, weights.rows)
             hidden = backend.quantise(hidden_MI, weights.rows)
             before_down()
             out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, inner.w2, counts))
             return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
         case _:
             gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, weights.w13, counts))
-            hidden_MI = backend.activate(activation, gate_up_MF)
+            hidden_MI = backend.activate(activation, gate_up_MF, weights.rows)
             hidden = backend.quantise(hidden_MI, weights.rows)
             before_down()
             out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, weights.w2, counts))

@@ -77,7 +77,7 @@ def compute_shared(
     timeline.wait(Moment.DISPATCH)
     gate_up_TF = backend.grouped_linear(rows, weights.w13, all_rows)
     timeline.wait(Moment.DOWN)
-    hidden = backend.quantise(backend.activate(activation, gate_up_TF), weights.rows)
+    hidden = backend.quantise(backend.activate(activation, gate_up_TF, weights.rows), weights.rows)
     timeline.wait(Moment.COMBINE)
     y_TD = backend.grouped_linear(hidden, weights.w2, all_rows)
     match expert.gate:

@@ -17,6 +17,7 @@ from torch import Tensor
 from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.backends.cpu_rows import dequantise, quantise
 from moe_runtime.contracts.gating import Choice
+from moe_runtime.contracts.rows import RowForm
 from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import to_ints
 from moe_runtime.contracts.weights import DenseWeights
@@ -156,7 +157,11 @@ class Oracle:
         gate_up = (x_1Z @ expert.w13_FZ.t()).to(dtype)
         if self._shape.biased:
             gate_up = gate_up + expert.bias13_F.to(dtype)
-        hidden = dequantise(quantise(self._shape.activation(gate_up), self._form))
+        if self._form is RowForm.PLAIN:
+            hidden_1I = self._shape.activation(gate_up)
+        else:  # a last bit before quantising may be worth a step, so it is settled wide
+            hidden_1I = self._shape.activation(gate_up.to(_WIDE)).to(dtype)
+        hidden = dequantise(quantise(hidden_1I, self._form))
         y_1Z = (hidden @ expert.w2_ZI.t()).to(dtype)
         if self._shape.biased:
             y_1Z = y_1Z + expert.bias2_Z.to(dtype)
