@@ -60,10 +60,11 @@ class Placement:
 
     def replica_count(self) -> IntArray:
         """[L, E] how many slots hold each routed expert."""
-        counts = np.zeros((self.num_layers, self.num_experts), dtype=np.int32)
+        shape = (self.num_layers, self.num_experts)
         layers, slots = np.nonzero(self.routed())
-        np.add.at(counts, (layers, self.phy2log[layers, slots]), 1)
-        return counts
+        flat = layers * self.num_experts + self.phy2log[layers, slots]
+        counts = np.bincount(flat, minlength=shape[0] * shape[1])
+        return counts.reshape(shape).astype(np.int32)
 
     def routed(self) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
         """[L, P] whether each slot holds a routed expert."""

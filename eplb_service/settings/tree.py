@@ -114,15 +114,13 @@ class LeadingSettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         return self
 
 
-class DirectoryEntry(BaseModel, frozen=True, extra="forbid"):
+class DirectoryEntry(BaseModel, frozen=True, extra="forbid", use_attribute_docstrings=True):
     """Which controller some deployments belong to."""
 
-    deployments: Name = Field(
-        description="pattern of names (model/instance/role/stage/group), with * and ?"
-    )
-    endpoint: Name = Field(
-        description="host:port of their controller, with its standbys after commas"
-    )
+    deployments: Name
+    """Pattern of names (model/instance/role/stage/group), with * and ?."""
+    endpoint: Name
+    """host:port of their controller, with its standbys after commas."""
 
 
 class DirectorySettings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

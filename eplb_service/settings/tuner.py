@@ -14,6 +14,8 @@ from eplb_service.load.group import WindowTerms
 from eplb_service.settings.settings import Settings, merge_overrides, read_overrides
 
 NO_OVERRIDES = "{}"
+MOST_KNOWN = 64
+"""Overrides whose tuning is kept; more than deployments of one controller have."""
 
 
 class SettingsTuner:
@@ -21,9 +23,18 @@ class SettingsTuner:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._known: dict[str, Tuning] = {}
+        """By overrides: it is looked at many times a second for every deployment."""
 
     def tuning(self, overrides: str) -> Tuning:
         """Return the tuning under these overrides; raises InvalidSettings."""
+        if overrides not in self._known:
+            while len(self._known) >= MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[overrides] = self._tuning(overrides)
+        return self._known[overrides]
+
+    def _tuning(self, overrides: str) -> Tuning:
         settings = self._settings.with_overrides(overrides)
         window, protocol = settings.window, settings.protocol
         return Tuning(

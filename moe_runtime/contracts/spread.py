@@ -18,6 +18,9 @@ class Replicated:
     """All ranks of a team have the same rows, padding included, and get all results."""
 
     team: int
+    is_compared: bool = True
+    """Whether they tell each other fingerprints of their tokens, bit by bit, with every step;
+    ranks whose tokens may differ in their last bits cannot."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,8 @@ class StepView:
     steps_N: tuple[Step, ...]
     marks_N: tuple[int, ...] = ()
     """Fingerprint of each rank's dispatch tables, where it was announced."""
+    tokens_N: tuple[int, ...] = ()
+    """Fingerprint of each rank's tokens, where those of a team are compared."""
     team: int = 1
     """Ranks that hold their tokens alike; the first of them brings them."""
 

@@ -16,7 +16,7 @@ from moe_runtime.contracts.errors import DummyStepWithTokens, ExchangeFailed
 from moe_runtime.contracts.exchange_errors import ExchangeLate, RanksDisagree
 from moe_runtime.contracts.step import Phase, Step, StepKind, StepView
 
-__all__ = ["Alone", "Arrived", "GroupPeers", "Peers", "Pending", "announce"]
+__all__ = ["UNMARKED", "Alone", "Arrived", "GroupPeers", "Marks", "Peers", "Pending", "announce"]
 
 _HOST = torch.device("cpu")
 _DEADLINE_S = 300.0
@@ -172,30 +172,43 @@ class GroupPeers:
         return _OnTheWay(work, leaving, arriving, self._rank, what, self._deadline_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """Fingerprints that a rank tells with its step; 0 where nobody compares them."""
+
+    tables: int = 0
+    """Of its dispatch tables."""
+    settings: int = 0
+    """Of how it is about to exchange tokens, and of what it serves."""
+    tokens: int = 0
+    """Of its tokens, where other ranks hold them alike."""
+
+
+UNMARKED = Marks()
+
+
 def announce(
     peers: Peers,
     step: Step,
     *,
     num_rows: int,
-    tables_mark: int = 0,
-    settings_mark: int = 0,
+    marks: Marks = UNMARKED,
     home: torch.device = _HOST,
 ) -> StepView:
     """Tell all ranks what this rank brings to the step, and learn what they bring.
 
-    tables_mark      fingerprint of this rank's dispatch tables
-    settings_mark    fingerprint of how this rank is about to exchange tokens
-    home             where the group carries tensors from
+    home    where the group carries tensors from
 
     One collective per step, before the first layer. Raises DummyStepWithTokens, and
     RanksDisagree, on every rank alike, if ranks are about to exchange in different ways.
     """
     if step.kind is StepKind.DUMMY and num_rows:
         raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
-    own = [num_rows, step.kind, step.phase, tables_mark, settings_mark]
-    own_15 = torch.tensor([own], dtype=torch.int64, device=home)
-    told_N5 = peers.all_gather(own_15, [1] * peers.size)
-    rows, kinds, phases, marks, settings = (torch_calls.to_ints(column) for column in told_N5.t())
+    own = [num_rows, step.kind, step.phase, marks.tables, marks.settings, marks.tokens]
+    own_16 = torch.tensor([own], dtype=torch.int64, device=home)
+    told_N6 = peers.all_gather(own_16, [1] * peers.size)
+    columns = [torch_calls.to_ints(column) for column in told_N6.t()]
+    rows, kinds, phases, tables, settings, tokens = columns
     if len(set(settings)) > 1:
         raise RanksDisagree(
             "how tokens are exchanged", told=[(mark,) for mark in settings], names=("settings",)
@@ -206,5 +219,6 @@ def announce(
         steps_N=tuple(
             Step(StepKind(kind), Phase(phase)) for kind, phase in zip(kinds, phases, strict=True)
         ),
-        marks_N=tuple(marks),
+        marks_N=tuple(tables),
+        tokens_N=tuple(tokens),
     )

@@ -80,4 +80,16 @@ def _rows_by_team(view: StepView, team: int) -> Sequence[int]:
             told=[(rows,) for rows in view.rows_N],
             names=("tokens",),
         )
+    _refuse_unlike_tokens(view, team)
     return [rows[0] for rows in teams]
+
+
+def _refuse_unlike_tokens(view: StepView, team: int) -> None:
+    """Raise RanksDisagree if ranks of a team hold as many tokens, but others."""
+    marks = view.tokens_N
+    if any(len(set(marks[first : first + team])) > 1 for first in range(0, len(marks), team)):
+        raise RanksDisagree(
+            f"the tokens that {team} ranks of a team hold alike",
+            told=[(mark,) for mark in marks],
+            names=("fingerprints",),
+        )

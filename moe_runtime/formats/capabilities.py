@@ -25,6 +25,7 @@ _PLAIN_SWIGLU = "SwiGLU"
 _INTEGERS = {WeightFormat.W8A8, WeightFormat.W4A8}
 _HALVES = {WeightFormat.W8A8, WeightFormat.W4A16}
 """Quantised formats whose products operators write as float16 too."""
+_IN_OWN_LAYOUT = {WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4}
 _ANYWHERE = {*_INTEGERS, WeightFormat.UNQUANTISED, WeightFormat.W4A16}
 
 
@@ -140,6 +141,23 @@ def _lora(asked: Asked) -> Iterator[str]:
         yield "MC2's operators carry no number of an adapter with a row"
 
 
+def _not_built(asked: Asked) -> Iterator[str]:
+    """What operators could do, and the Ascend backend has no call for."""
+    if asked.device is DeviceKind.CPU:
+        return
+    if asked.mode == _FUSED:
+        yield "fused MC2 is not built: its custom operators are only probed"
+    if asked.format in _IN_OWN_LAYOUT:
+        yield (
+            f"{asked.format.value} weights are not built: operators read them in the device's own "
+            "layout only (npu_format_cast)"
+        )
+    if asked.device is DeviceKind.P310 and asked.format is WeightFormat.W8A8:
+        yield "W8A8 of a 310P has an operator of its own, which is not built"
+    if asked.lora:
+        yield "LoRA is not built on Ascend devices"
+
+
 _RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (
     _dtype,
     _device_reads_format,
@@ -147,4 +165,5 @@ _RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (
     _fused_operator,
     _old_device_activation,
     _lora,
+    _not_built,
 )

@@ -147,6 +147,11 @@ def bind(routing: Routing, tensors: RouterTensors, *, path: GatingPath) -> Route
             return ScoreRouter(routing, None, path)
         case SelectorSettings(), Corrected(correction_X):
             check_correction(routing, correction_X)
+            if not bool(correction_X.isfinite().all()):
+                raise ImpossibleRouting(
+                    "the correction has numbers that are not finite, beside which no score counts; "
+                    "the layer was not built"
+                )
             return ScoreRouter(routing, correction_X, path)
         case ZeroExpertRouting(among), Uncorrected() | Corrected():
             return bind(among, tensors, path=path)

@@ -66,6 +66,8 @@ def check_correction(settings: SelectorSettings, correction_E: Tensor | None) ->
         return
     if correction_E.shape != (e,):
         raise ShapeMismatch("correction", got=correction_E.shape, expected=f"({e},)")
+    if not correction_E.is_floating_point():
+        raise ImpossibleRouting(f"a correction of {correction_E.dtype} is no correction of scores")
     if settings.kept_groups < settings.num_groups and e // settings.num_groups < 2:
         raise ImpossibleRouting(
             f"with a correction a group is judged by its two best experts, but {e} experts "

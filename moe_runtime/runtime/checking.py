@@ -16,7 +16,7 @@ from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.model import StackShape
 
-__all__ = ["check_batch", "check_memory", "check_own"]
+__all__ = ["check_batch", "check_memory", "check_own", "fingerprint"]
 
 
 def check_memory(batch: Batch, home: torch.device) -> None:
@@ -52,6 +52,14 @@ def check_batch(shape: StackShape, batch: Batch) -> None:
             if logits_LTE.shape != expected:
                 raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
     check_batch_ids(shape.selector, batch.token_ids, batch.real_T)
+
+
+def fingerprint(x_TD: Tensor, real_T: Tensor) -> int:
+    """Return a number for the bits of all tokens and their places; padding may be anything."""
+    as_ints = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x_TD.dtype.itemsize]
+    sums_T = x_TD.contiguous().view(as_ints).sum(dim=1, dtype=torch.int64)
+    places_T = torch.arange(1, x_TD.shape[0] + 1, device=x_TD.device)
+    return int((torch.where(real_T, sums_T, 0) * places_T).sum())
 
 
 def _check_dtype(what: str, given: Tensor) -> None:

@@ -12,7 +12,6 @@ from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.timeline import InOrder, Timeline
 from moe_runtime.formats.capabilities import DeviceKind
-from moe_runtime.formats.packing import WeightFormat
 from moe_runtime.routing.kinds import Routing
 from moe_runtime.routing.router import GatingPath
 from moe_runtime.runtime.passages import CpuPassages, ExchangeParts, Passages
@@ -55,7 +54,7 @@ class Device(Protocol):
         """Tell how routers choose by scores."""
         ...
 
-    def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
+    def refusals(self, traffic: Traffic) -> tuple[str, ...]:
         """Return what its backend has not, of what the capability table allows its kind."""
         ...
 
@@ -109,9 +108,9 @@ class CpuDevice:
         del routing
         return GatingPath.FUSED_WHERE_LEGAL
 
-    def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
+    def refusals(self, traffic: Traffic) -> tuple[str, ...]:
         """Have everything."""
-        del weights, traffic
+        del traffic
         return ()
 
     def timeline(self) -> Timeline:

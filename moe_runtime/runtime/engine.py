@@ -22,7 +22,7 @@ from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
 from moe_runtime.contracts.torch_calls import whole
 from moe_runtime.contracts.weights import ExpertWeights
-from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.exchange.peers import Marks, Peers, announce
 from moe_runtime.formats.packing import Packing
 from moe_runtime.layer.given import LayerInput, LayerMaths, RankState
 from moe_runtime.layer.layer import MoELayer, Way
@@ -33,7 +33,7 @@ from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.routing.router import bind
 from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.checking import check_batch, check_memory
+from moe_runtime.runtime.checking import check_batch, check_memory, fingerprint
 from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.loading import (
     ServedAs,
@@ -120,8 +120,7 @@ class MoeRuntime:
             self._peers,
             batch.step,
             num_rows=num_real,
-            tables_mark=self.routes.mark(),
-            settings_mark=self._settings_mark ^ self._adapters.mark,
+            marks=self._marks(batch),
             home=self.device.home,
         )
         recorder = NO_CAPTURE if self._capture is None else _recorder(self.model.shape)
@@ -187,6 +186,14 @@ class MoeRuntime:
         Raises ShapeMismatch for one that the model has not.
         """
         return served_expert(self.model, (layer, expert), self._served)
+
+    def _marks(self, batch: Batch) -> Marks:
+        """Return what ranks compare before a step; tokens only where a team holds them alike."""
+        return Marks(
+            tables=self.routes.mark(),
+            settings=self._settings_mark ^ self._adapters.mark,
+            tokens=fingerprint(batch.x_TD, batch.real_T) if self._ways.compares_tokens else 0,
+        )
 
     def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
         """Give the sink what was captured, if its tokens were asked for by anyone."""

@@ -28,6 +28,7 @@ from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.device import Device
+from moe_runtime.runtime.fitting import require_bias, require_expert, require_layer
 from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
 from moe_runtime.runtime.traffic import ByTable, Traffic
 
@@ -77,7 +78,10 @@ def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> Exp
     if expert >= model.shape.num_experts:
         weights = _shared(model, which, served)
     else:
-        plain = pack(model.expert(layer, expert, wide), served.packing, served.dtype)
+        dense = model.expert(layer, expert, wide)
+        what = f"expert {expert} of layer {layer}"
+        require_expert(model.shape, dense, what=what, width=model.shape.routed_width)
+        plain = pack(dense, served.packing, served.dtype)
         weights = _with_biases(model, which, plain, served.dtype) if model.shape.biased else plain
     return fused(weights) if served.is_fused else weights
 
@@ -86,6 +90,7 @@ def _with_biases(
     model: Model, which: tuple[int, int], weights: PlainExpertWeights, dtype: torch.dtype
 ) -> BiasedWeights:
     bias = model.bias(*which, dtype)
+    require_bias(model.shape, bias, what=f"expert {which[1]} of layer {which[0]}")
     return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
 
 
@@ -105,16 +110,16 @@ def _shared(model: Model, which: tuple[int, int], served: ServedAs) -> ReadableW
 def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
     """Return what a layer has beside the experts in its slots, as it is served."""
     packing = model.shape.shared_packing
+    parts = model.layer(layer, dtype)
+    require_layer(model.shape, layer, parts)
     if isinstance(packing, SharedInSlots):
-        parts = model.layer(layer, dtype)
         return replace(parts, shared=(), in_slots=tuple(expert.gate for expert in parts.shared))
     if packing.format is WeightFormat.UNQUANTISED:
-        return model.layer(layer, dtype)
+        return parts
     wide = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
     packed = [
         replace(expert, weights=pack(dense_of(expert.weights), packing, dtype)) for expert in wide
     ]
-    parts = model.layer(layer, dtype)
     gated = [
         replace(expert, gate=own.gate) for expert, own in zip(packed, parts.shared, strict=True)
     ]
@@ -131,20 +136,14 @@ def load_slots(
 ) -> ExpertWeights:
     """Return one layer's slots, at home, filled with the experts that they hold.
 
-    Raises ShapeMismatch for an expert that is stored otherwise than the first one: a copy would
-    spread a smaller tensor over a larger one without a word.
+    Raises ShapeMismatch for an expert of another size: a copy would spread a smaller tensor over a
+    larger one without a word.
     """
     stacks = at_home(served_expert(model, (layer, 0), served), home).allocate(len(held_S))
     for slot, expert in enumerate(held_S.tolist()):
         if expert != EMPTY:
             loaded = served_expert(model, (layer, expert), served).named()
             for name, stack in stacks.named().items():
-                if loaded[name].shape[1:] != stack.shape[1:]:
-                    raise ShapeMismatch(
-                        f"{name} of expert {expert} in layer {layer}",
-                        got=loaded[name].shape[1:],
-                        expected=f"{tuple(stack.shape[1:])} as expert 0",
-                    )
                 stack[slot].copy_(loaded[name][0])
     return stacks
 
@@ -177,7 +176,7 @@ def require_modes(
             biased=shape.biased,
             lora=traffic.num_adapters > 0,
         )
-        unbuilt = device.refusals(packing.format, replace(traffic, mode=mode))
+        unbuilt = device.refusals(replace(traffic, mode=mode))
         if shape.num_shared_in_slots and traffic.num_adapters:
             unbuilt = (*unbuilt, "shared experts in slots have no adapters")
         require(asked, also=(*beside, *unbuilt))

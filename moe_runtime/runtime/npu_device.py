@@ -21,7 +21,6 @@ from moe_runtime.contracts.timeline import Timeline
 from moe_runtime.exchange.choosing import SocFamily, limits_of
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
 from moe_runtime.formats.capabilities import DeviceKind
-from moe_runtime.formats.packing import WeightFormat
 from moe_runtime.routing.kinds import OnInputRouting, Routing, ZeroExpertRouting
 from moe_runtime.routing.router import GatingPath
 from moe_runtime.runtime.communicators import Communicators, make_communicators
@@ -31,9 +30,6 @@ from moe_runtime.runtime.passages import ExchangeParts, Passages
 from moe_runtime.runtime.traffic import Nodes, Traffic
 
 __all__ = ["NpuDevice", "family_of", "open_device", "peers_of"]
-
-_IN_OWN_LAYOUT = frozenset({WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4})
-"""Formats whose float4 weights operators read only in the device's own layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +66,11 @@ class NpuDevice:
         fits = fits and self.kind is not DeviceKind.P310
         return GatingPath.FUSED_WHERE_LEGAL if fits else GatingPath.REFERENCE
 
-    def refusals(self, weights: WeightFormat, traffic: Traffic) -> tuple[str, ...]:
-        """Return what is not built, of what the capability table allows the device."""
+    def refusals(self, traffic: Traffic) -> tuple[str, ...]:
+        """Return what this device has not, of what the capability table allows its kind."""
         reasons: list[str] = []
-        if weights in _IN_OWN_LAYOUT:
-            reasons.append(
-                f"the Ascend backend is not built for {weights.value} weights, which operators "
-                "read only in the device's own layout (npu_format_cast)"
-            )
-        if self.kind is DeviceKind.P310 and weights is WeightFormat.W8A8:
-            reasons.append("W8A8 of a 310P has an operator of its own, which is not built")
-        if traffic.mode is ExchangeMode.FUSED_MC2:
-            reasons.append("fused MC2 is not built: its custom operators are only probed")
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:
             reasons.append("MC2 has no communicator: the device was opened for one rank alone")
-        if traffic.num_adapters:
-            reasons.append("LoRA is not built on the Ascend backend")
         if isinstance(traffic.nodes, Nodes):
             reasons.append("hierarchical MC2 is not built on the Ascend backend")
         return tuple(reasons)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from moe_runtime.capture.step import CaptureSink
+from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.spread import OWN, TokenSpread
 from moe_runtime.exchange.blocks import EVEN, BlockRows
@@ -10,6 +11,14 @@ from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.exchange.limits import UNLIMITED, Limits
 
 __all__ = ["ByTable", "Nodes", "OneNode", "Traffic"]
+
+
+def _refuse_below(what: str, number: int, *, least: int) -> None:
+    """Raise ShapeMismatch for what is no whole number, or too small a one."""
+    if not isinstance(number, int) or number < least:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ShapeMismatch(
+            f"{what} of {number}", got=(), expected=f"a whole number, {least} or more"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +43,12 @@ class OneNode:
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """MC2 is hierarchical."""
+    """MC2 is hierarchical. Raises ShapeMismatch for nodes without ranks."""
 
     ranks_per_node: int
+
+    def __post_init__(self) -> None:
+        _refuse_below("ranks of a node", self.ranks_per_node, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,3 +68,7 @@ class Traffic:
     """Who asked for what the routers choose; a sink on all ranks or on none."""
     num_adapters: int = 0
     """LoRA adapters on routed experts; with any, every row carries the number of one."""
+
+    def __post_init__(self) -> None:
+        _refuse_below("buffer_rows", self.buffer_rows, least=0)
+        _refuse_below("num_adapters", self.num_adapters, least=0)

@@ -43,6 +43,12 @@ class Ways:
     """The format's own: what its experts read is what travels."""
     device: Device
 
+    @property
+    def compares_tokens(self) -> bool:
+        """Whether ranks of a team tell each other which tokens they hold."""
+        spread = self.traffic.spread
+        return isinstance(spread, Replicated) and spread.is_compared
+
     def check(self) -> int:
         """Refuse what can serve no step, and what ranks must not differ in.
 

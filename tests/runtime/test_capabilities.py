@@ -66,7 +66,25 @@ def test_the_fused_operator_for_unquantised_weights_is_not_trusted_with_a_limit(
             activation="SwiGLU",
             limited=True,
         )
-        assert bool(refusals(limited)) is refused
+        drops = "fused MC2 drops the limit of SwiGLU for unquantised weights"
+        assert (drops in refusals(limited)) is refused
+
+
+def test_what_the_ascend_backend_has_no_call_for_is_in_the_table() -> None:
+    def reasons(weights: WeightFormat, mode: str, device: DeviceKind) -> str:
+        dtype = torch.float16 if device is DeviceKind.P310 else torch.bfloat16
+        asked = Asked(
+            format=weights, dtype=dtype, mode=mode, device=device, activation="SwiGLU", lora=True
+        )
+        return "; ".join(refusals(asked))
+
+    fused = reasons(WeightFormat.W8A8, "fused_mc2", DeviceKind.A3)
+    assert "fused MC2 is not built: its custom operators are only probed" in fused
+    assert "LoRA is not built on Ascend devices" in fused
+    for weights in (WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4):
+        assert "npu_format_cast" in reasons(weights, "mc2", DeviceKind.A5)
+    assert "not built" in reasons(WeightFormat.W8A8, "all_gather", DeviceKind.P310)
+    assert not reasons(WeightFormat.W4A4_MXFP4, "mc2", DeviceKind.CPU).count("not built")
 
 
 @pytest.mark.parametrize("weights", WeightFormat)

@@ -281,7 +281,7 @@ def test_operators_that_carry_no_number_with_a_row_are_refused_by_name() -> None
         activation="SwiGLU",
         lora=True,
     )
-    assert refusals(asked) == ("MC2's operators carry no number of an adapter with a row",)
+    assert "MC2's operators carry no number of an adapter with a row" in refusals(asked)
 
 
 def test_rows_that_lost_their_numbers_are_not_computed_as_if_they_had_none() -> None:

@@ -17,15 +17,18 @@ from moe_runtime.runtime import (
     ExchangeMode,
     Install,
     MoeRuntime,
+    Nodes,
     Packing,
     Peers,
     Phase,
+    Replicated,
     StackShape,
     Start,
     Step,
     StepKind,
     SwiGLU,
     SyntheticModel,
+    Traffic,
     WeightFormat,
 )
 from tests.runtime.routings import KINDS, stack_of, token_ids
@@ -148,19 +151,50 @@ def test_groups_of_a_format_that_has_none_are_refused() -> None:
         Packing(WeightFormat.W4A8, group_size=-8)
 
 
-class Misshapen(SyntheticModel):
-    """Its second expert has one row of weights, which a copy would spread over all of them."""
+@pytest.mark.parametrize("mode", [ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL])
+def test_a_team_that_holds_other_tokens_than_it_says_is_refused_on_every_rank(
+    mode: ExchangeMode,
+) -> None:
+    """As many rows, of which one differs: each rank would add up parts of different tokens."""
+    drawn = random_layout(SHAPE, (6, 5), seed=2)
+    layout = replace(drawn, tables_NLEJ=np.repeat(drawn.tables_NLEJ[:1], 2, axis=0))
 
-    def expert(self, layer: int, expert: int, dtype: torch.dtype):  # noqa: ANN201
-        whole = super().expert(layer, expert, dtype)
-        if expert != 1:
-            return whole
-        return type(whole)(whole.w13_SFZ[:, :2], whole.w2_SZI[:, :, :1])
+    def work(peers: Peers, *, alike: bool) -> torch.Tensor:
+        served = MoeRuntime(
+            SyntheticModel(SHAPE),
+            layout.start(peers.rank),
+            peers=peers,
+            mode=Traffic(mode=mode, spread=Replicated(2)),
+        )
+        x_TD = tokens(SHAPE, 4, seed=1)
+        real_T = torch.tensor([True, True, True, False])
+        x_TD[3] = peers.rank  # padding may be anything
+        if not alike:
+            x_TD[1, 2] += peers.rank
+        return served.forward(Batch(x_TD, real_T, ByGate(), DECODE))[:3]
+
+    one, other = run_threads(lambda peers: work(peers, alike=True), num_ranks=2)
+    assert torch.equal(one, other)
+
+    def refused(peers: Peers) -> None:
+        with pytest.raises(RanksDisagree, match="the tokens that 2 ranks of a team hold alike"):
+            work(peers, alike=False)
+
+    run_threads(refused, num_ranks=2)
 
 
-def test_an_expert_of_another_size_is_not_spread_over_a_slot() -> None:
-    with pytest.raises(ShapeMismatch, match="w13 of expert 1 in layer 0"):
-        MoeRuntime(Misshapen(SHAPE), START, peers=Alone(), mode=ExchangeMode.ALL_TO_ALL)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Traffic(mode=ExchangeMode.MC2, buffer_rows=-1),
+        lambda: Traffic(mode=ExchangeMode.MC2, buffer_rows=1.5),  # pyright: ignore[reportArgumentType]
+        lambda: Traffic(mode=ExchangeMode.MC2, num_adapters=-1),
+        lambda: Nodes(0),
+    ],
+)
+def test_settings_that_no_traffic_has_are_refused(wrong: Callable[[], object]) -> None:
+    with pytest.raises(ShapeMismatch, match="a whole number"):
+        wrong()
 
 
 OTHERWISE: dict[str, Callable[[StackShape], tuple[StackShape, torch.dtype, Packing]]] = {

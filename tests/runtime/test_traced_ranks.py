@@ -115,7 +115,7 @@ def stale(rank: int, _: object) -> str:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_a_stale_table_is_told_by_the_rank_whose_slots_it_names() -> None:
-    for rank, told in enumerate(run_ranks(stale, None, num_ranks=2)):
+    for rank, told in enumerate(run_ranks(stale, None, num_ranks=2, deadline_s=100)):
         assert f"layer 0, rank {rank}" in told
 
 
@@ -142,7 +142,7 @@ def refused(rank: int, _: object) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.processes
 def test_what_has_sizes_that_tokens_choose_is_refused_by_name() -> None:
-    for first, second in run_ranks(refused, None, num_ranks=2):
+    for first, second in run_ranks(refused, None, num_ranks=2, deadline_s=100):
         assert "2 ranks exchange, and the group to trace over has 1" in first
         assert "only AllGather has sizes that do not follow from what tokens chose" in second
 

@@ -12,6 +12,7 @@ from eplb_service.gates.settings import GateSettings as GateThresholds
 from eplb_service.load.group import WindowTerms
 from eplb_service.policies.terms import Terms
 from eplb_service.settings import GateSettings, Settings, SettingsTuner, ShareSettings
+from eplb_service.settings.tuner import MOST_KNOWN
 
 
 @pytest.fixture
@@ -37,6 +38,16 @@ def test_an_override_reaches_the_tuning_and_is_shown(tuner: Tuner) -> None:
     assert (tuning.gates.min_gain, tuning.planning.budget.max_moves) == (0.2, 96)
     assert tuner.shown(overrides)["gates.min_gain"] == "0.2"
     assert tuner.shown("{}")["gates.min_gain"] != "0.2"
+
+
+def test_a_tuning_is_made_once_and_few_are_kept(tuner: Tuner) -> None:
+    first = tuner.tuning("{}")
+    assert tuner.tuning("{}") is first
+    for number in range(MOST_KNOWN):
+        tuner.tuning(f'{{"budget.max_moves": {number + 1}}}')
+    assert tuner.tuning("{}") == first
+    with pytest.raises(InvalidSettings):
+        tuner.tuning('{"budget.max_moves": 0}')
 
 
 def test_a_wrong_value_leaves_the_overrides_before_as_they_were(tuner: Tuner) -> None:

@@ -1,6 +1,6 @@
 """Checkpoints whose experts are quantised, as compressed-tensors writes them, and what they mean.
 
-Axes    B output width   A input width   G groups of the input
+Axes    B output width   A input width
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,6 @@ from moe_runtime.backends.codes import decode_e2m1, decode_e8m0, expand_blocks
 from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.formats.packing import Packing, WeightFormat, pack
 
-GROUP = 32
 EXPERTS = r"re:.*mlp\.experts\..*"
 MATRICES = [
     f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj"
@@ -44,27 +43,10 @@ def mxfp4(w_BA: Tensor) -> Stored:
     return Stored({"weight_packed": packed, "weight_scale": scale}, means)
 
 
-def int4(w_BA: Tensor) -> Stored:
-    """int4 by groups, eight inputs in a word, each with 8 added."""
-    rows = w_BA.shape[0]
-    groups = w_BA.reshape(rows, -1, GROUP)
-    scale_BG = groups.abs().amax(dim=2) / 7
-    numbers = torch.round(groups / scale_BG[:, :, None]).to(torch.int64).reshape(rows, -1)
-    words = ((numbers + 8).reshape(rows, -1, 8) << (4 * torch.arange(8))).sum(dim=2)
-    packed = torch.where(words >= 1 << 31, words - (1 << 32), words).to(torch.int32)
-    tensors = {
-        "weight_packed": packed,
-        "weight_scale": scale_BG,
-        "weight_shape": torch.tensor(w_BA.shape),
-    }
-    return Stored(tensors, numbers * scale_BG.repeat_interleave(GROUP, dim=1))
-
-
 FLOAT4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}
 INT4 = {**FLOAT4, "type": "int"}
 FORMS: dict[str, tuple[Callable[[Tensor], Stored], Mapping[str, object], str]] = {
     "mxfp4": (mxfp4, FLOAT4, "mxfp4-pack-quantized"),
-    "int4": (int4, INT4, "pack-quantized"),
 }
 
 

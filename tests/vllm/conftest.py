@@ -17,7 +17,6 @@ WRITERS = {
     "deepseek": write_deepseek,
     "k3": write_k3,
     "mxfp4": partial(write_meaning, form="mxfp4"),
-    "int4": partial(write_meaning, form="int4"),
 }
 AGREE_EVERY = 2
 Golden = Callable[[str], tuple[Path, list[Answer]]]

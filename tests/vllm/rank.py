@@ -44,7 +44,7 @@ class Rank:
         self._hook: Any = eplb and eplb.hook
         if job.drives:
             self._hook = driven_upstream(self._worker, job.drives)
-        self._routed = None if job.captures_nothing() else RoutedIds(self._worker)
+        self._routed = None if job.is_drafted else RoutedIds(self._worker)
         self._watch_epochs()
 
     def obey(self, command: dict[str, Any]) -> object:
@@ -198,32 +198,17 @@ def arguments(job: Job) -> dict[str, Any]:
     if job.is_drafted:
         drafting = {"method": "draft_model", "model": job.model, "num_speculative_tokens": 2}
         given |= {"speculative_config": drafting}
-    given |= job.enforces
     if job.layout == "alone":
         return given
     if job.drives:
         given |= balancer_options(2, every=1_000_000)
+    size = {"dp": "data_parallel_size", "tp": "tensor_parallel_size"}[job.layout]
     return {
         **given,
-        **sizes(job),
+        size: job.num_ranks,
         "enable_expert_parallel": True,
         "distributed_executor_backend": "external_launcher",
     }
-
-
-def sizes(job: Job) -> dict[str, int]:
-    """How ranks are shared among engines, stages and tensor-parallel groups."""
-    match job.layout:
-        case "alone":
-            return {}
-        case "dp":
-            return {"data_parallel_size": job.num_ranks}
-        case "tp":
-            return {"tensor_parallel_size": job.num_ranks}
-        case "pp":
-            return {"pipeline_parallel_size": 2, "tensor_parallel_size": job.num_ranks // 2}
-        case "dptp":
-            return {"data_parallel_size": 2, "tensor_parallel_size": job.num_ranks // 2}
 
 
 def environment(job: Job) -> dict[str, str]:

@@ -56,7 +56,6 @@ CASES = (
 FURTHER_CASES = (
     Case("qwen3", "dp", 2, 0),
     Case("qwen3", "tp", 2, 2),
-    Case("qwen3", "dptp", 4, 4),
     Case("deepseek", "dp", 2, 2),
     Case("deepseek", "tp", 2, 0),
     Case("k3", "dp", 2, 0),
@@ -171,7 +170,7 @@ def require_every_token_counted(stats: list[Stats], case: Case) -> None:
     assert tokens
     assert not any(one.is_halted for one in stats)
     turn = sum(len(text.encode()) for text in PROMPTS) + len(PROMPTS) * (NUM_TOKENS - 1)
-    copies = {"dp": case.num_ranks, "dptp": 2}.get(case.layout, 1)
+    copies = case.num_ranks if case.layout == "dp" else 1
     assert distinct % (turn * copies) == 0, "not a whole number of turns of all prompts"
 
 

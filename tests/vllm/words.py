@@ -1,10 +1,9 @@
 """What a test and a rank's process say to each other: one JSON object a line."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Literal
 
-Layout = Literal["alone", "dp", "tp", "pp", "dptp"]
-"""One rank; engines; tensor-parallel ranks; two pipeline stages, and two engines, of two each."""
+Layout = Literal["alone", "dp", "tp"]
 
 
 @dataclass(frozen=True)
@@ -19,14 +18,8 @@ class Job:
     """For the ranks to find each other."""
     is_drafted: bool = False
     """Whether the model drafts tokens for itself."""
-    enforces: dict[str, object] = field(default_factory=dict[str, object])
-    """Further arguments of vLLM."""
     drives: str = ""
     """Endpoint of a controller that is to drive vLLM's own balancer, lifted onto the CPU."""
-
-    def captures_nothing(self) -> bool:
-        """Whether vLLM's capturer is not bound: a stage has not all layers that it asks for."""
-        return self.is_drafted or self.layout == "pp"
 
     def as_json(self) -> dict[str, object]:
         return asdict(self)
