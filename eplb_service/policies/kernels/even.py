@@ -5,6 +5,7 @@ Axes    E logical experts   N ranks   M moves   K sets of experts that a rank ma
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -153,7 +154,8 @@ def _changed(
             np.empty(3 * num_slots, np.int64),
         ),
     )
-    return [held.tolist() for held in np.split(row, begin[1:-1])]
+    held, ends = row.tolist(), begin.tolist()
+    return [held[first:last] for first, last in pairwise(ends)]
 
 
 def _flat(ranks: Ranks) -> tuple[Numbers, Numbers]:
