@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.balance_vllm.lift import add_balancer, balancer_options, lift
+from benchmarks.balance_vllm.memory import name_memory_apart
 from benchmarks.demo_vllm.models import BYTES
 
 NUM_REDUNDANT = 4
@@ -32,6 +33,7 @@ class Rank:
 
     def __init__(self, model: str, *, is_upstream: bool) -> None:
         vllm = import_module("vllm")
+        name_memory_apart()
         options: dict[str, Any] = {}
         if is_upstream:
             lift()

@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from benchmarks.balance_vllm.lift import add_balancer, balancer_options, lift
+from benchmarks.balance_vllm.memory import name_memory_apart
 from benchmarks.demo_vllm.parts import START_S
 from benchmarks.demo_vllm.prompts import NUM_TOKENS, PROMPTS
 from tests.vllm.oracles import by_transformers, require_reference
@@ -29,6 +30,7 @@ class Rank:
 
     def __init__(self, job: Job) -> None:
         vllm = import_module("vllm")
+        name_memory_apart()
         if job.model.endswith("k3"):
             import_module("tests.vllm.k3_host").register()
         self._model = job.model
