@@ -33,6 +33,7 @@ def hierarchical(request: PolicyRequest) -> Placement:
 def _pack_nodes(request: PolicyRequest, before: Balance) -> list[list[int]]:
     sizes = [len(experts) for experts in before.ranks]
     ranks: list[list[int]] = [[] for _ in sizes]
+    among = len(request.layers) * len(set(request.nodes))
     for members, experts in experts_of_nodes(request, before.heat):
         own = before.heat[experts]
         start = Balance(
@@ -41,7 +42,8 @@ def _pack_nodes(request: PolicyRequest, before: Balance) -> list[list[int]]:
             request.split,
             _terms_of(request, members),
         )
-        for rank, held in zip(members, pack(start, seed=request.seed).ranks, strict=True):
+        packed = pack(start, seed=request.seed, among=among)
+        for rank, held in zip(members, packed.ranks, strict=True):
             ranks[rank] = [experts[expert] for expert in held]
     return ranks
 

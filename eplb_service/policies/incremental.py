@@ -41,19 +41,20 @@ def incremental(request: PolicyRequest) -> Placement:
             continue
         current = ranks_of(phy2log[layer], request.placement)
         before = Balance(request.heat[layer], current, request.split, request.terms)
-        after = _improved(before, enough=enough, left=left, seed=request.seed)
+        after = _improved(request, before, enough=enough, left=left)
         left -= num_changed(before, after)
         phy2log[layer] = row_of(after.ranks, phy2log[layer], request.placement)
     return aligned(request, phy2log)
 
 
-def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balance:
+def _improved(request: PolicyRequest, before: Balance, *, enough: float, left: int) -> Balance:
     """Change one layer; the lowest peak of: counted anew, as counted, packed anew."""
+    among = len(request.layers)
     num_slots = sum(len(held) for held in before.ranks)
     highest = (1 + HEADROOM) * water_level(
         before.heat, num_slots=num_slots, max_replicas=sum(map(bool, before.ranks))
     )
-    if is_tiny(before):
+    if is_tiny(before, among=among):
         best = with_fewest_moves(before, within=TINY_EXCESS, most=left)
         return best if best.peak < before.peak * (1 - LEAST_GAIN) else before
     effort = Effort(max_moves=left, enough=enough)
@@ -66,7 +67,7 @@ def _improved(before: Balance, *, enough: float, left: int, seed: int) -> Balanc
         if is_met or (num_slots > LARGE_LAYER and best is not before):
             break
     if best.peak > STUCK * float(best.load.mean()):
-        packed = pack(before, seed=seed)
+        packed = pack(before, seed=request.seed, among=among)
         if packed.peak < REPACK_GAIN * best.peak and num_changed(before, packed) <= left:
             best = packed
     if best is not before:

@@ -26,15 +26,17 @@ GOOD_ENOUGH = 1.01
 NUM_POLISHING_STEPS = 8
 
 
-def pack(current: Balance, *, seed: int = 0) -> Balance:
+def pack(current: Balance, *, seed: int, among: int) -> Balance:
     """Pack one layer anew into the slots that each rank has, and keep the best attempt.
 
     Small layers are also descended from what they hold, and packed from other starts drawn
     from the seed, since there the first attempt may end far from the best. Of tiny ones all
     placements are looked at.
+
+    among    layers that are packed together
     """
     num_slots = sum(len(experts) for experts in current.ranks)
-    if is_tiny(current):
+    if is_tiny(current, among=among):
         return with_fewest_moves(current, within=0.0, most=num_slots)
     if num_slots > SMALL_LAYER:
         return _better(

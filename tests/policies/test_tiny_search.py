@@ -59,6 +59,10 @@ def test_the_fewest_moves_to_near_the_lowest_peak_are_found(seed: int) -> None:
 
 def test_large_layers_are_not_tiny() -> None:
     even = split_by_source(np.ones(4))
-    assert is_tiny(Balance(np.ones(8), [[0, 1, 2, 3], [4, 5, 6, 7]] * 2, even))
-    assert not is_tiny(Balance(np.ones(9), [[0, 1, 2, 3], [4, 5, 6, 7]] * 2, even))
-    assert not is_tiny(Balance(np.ones(40), [list(range(40))], split_by_source(np.ones(1))))
+    one = Balance(np.ones(8), [[0, 1, 2, 3], [4, 5, 6, 7]] * 2, even)
+    assert is_tiny(one, among=1)
+    assert not is_tiny(one, among=2)
+    nine = Balance(np.ones(9), [[0, 1, 2, 3], [4, 5, 6, 7]] * 2, even)
+    assert not is_tiny(nine, among=1)
+    whole = Balance(np.ones(40), [list(range(40))], split_by_source(np.ones(1)))
+    assert not is_tiny(whole, among=1)
