@@ -20,6 +20,6 @@ def name_memory_apart() -> None:
     name, port = shared.make_group_name, os.environ["MASTER_PORT"]
 
     def named(communicator: object) -> str:
-        return f"{port}{name(communicator)}"
+        return f"{port}{name(communicator).lstrip('/')}"  # only leading slashes may be there
 
     shared.make_group_name = staticmethod(named)
