@@ -204,6 +204,8 @@ def _asked(given: argparse.Namespace) -> Asked:
     for known, names in ((SCENARIOS, scenarios), (SHAPES, given.shape)):
         if missing := [name for name in names if name not in known]:
             raise InvalidSettings(f"there is no {missing[0]!r}; there are: {', '.join(known)}")
+    if min(given.seeds) < 0:
+        raise InvalidSettings(f"a seed of {min(given.seeds)}; expected 0 or more")
     if given.windows is not None and given.windows < 1:
         raise InvalidSettings(f"{given.windows} windows; expected one or more")
     given_sizes = {

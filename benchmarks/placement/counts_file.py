@@ -4,6 +4,7 @@ Axes    T stages   L MoE layers   E logical experts
 """
 
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -37,16 +38,16 @@ def counts_of_file(path: Path) -> list[CountArray]:
 
 def _arrays(path: Path) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
     try:
-        with np.load(path) as stored:
+        with path.open("rb") as file, np.load(file) as stored:
             return {name: np.asarray(stored[name]) for name in stored.files}
-    except (OSError, ValueError, AttributeError) as unreadable:
+    except (OSError, ValueError, AttributeError, BadZipFile) as unreadable:
         raise InvalidTable(
             f"{path} cannot be read as an .npz file of counts: {unreadable}"
         ) from unreadable
 
 
 def _require_counts(name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> None:
-    if array.ndim not in {2, 3} or not array.size or not np.issubdtype(array.dtype, np.number):
+    if array.ndim not in {2, 3} or not array.size or array.dtype.kind not in "iuf":
         raise InvalidTable(
             f"{name} has shape {list(array.shape)} and dtype {array.dtype}; expected counts "
             "[layers, experts] or [stages, layers, experts]"
@@ -54,3 +55,5 @@ def _require_counts(name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.ge
     numbers = array.astype(np.float64)
     if not np.isfinite(numbers).all() or (numbers < 0).any():
         raise InvalidTable(f"{name} has counts below 0 or not finite; expected tokens")
+    if (numbers != np.floor(numbers)).any() or numbers.max(initial=0.0) >= 2.0**62:
+        raise InvalidTable(f"{name} has counts with a fraction or from 2^62; expected whole tokens")

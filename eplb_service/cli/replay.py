@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from statistics import fmean
 
+import numpy as np
+
 from eplb_service.cli.client import Client
 from eplb_service.cli.costs import Costs, costs_of, topology_of
 from eplb_service.cli.ends import Answer, invalid
@@ -21,6 +23,7 @@ from eplb_service.cli.starts import starts
 from eplb_service.cli.what_if import Evenness, Outcome, evenness, outcome
 from eplb_service.cli.words import figure, size, table
 from eplb_service.domain.errors import EplbError
+from eplb_service.domain.heat import mean_with_data
 from eplb_service.domain.placement import Placement
 from eplb_service.policies.bounds import Topology
 
@@ -127,10 +130,10 @@ def _cells(one: Played, costs: Costs) -> tuple[str, ...]:
     return (
         str(one.redundancy),
         one.policy,
-        figure(fmean(turn.alone.even for turn in one.turns), 3),
-        figure(fmean(turn.planned.after.even for turn in one.turns), 3),
-        figure(fmean(turn.next.even for turn in one.turns), 3),
-        figure(fmean(turn.next.shares for turn in one.turns), 3),
+        figure(mean_with_data(np.array([turn.alone.even for turn in one.turns])), 3),
+        figure(mean_with_data(np.array([turn.planned.after.even for turn in one.turns])), 3),
+        figure(mean_with_data(np.array([turn.next.even for turn in one.turns])), 3),
+        figure(mean_with_data(np.array([turn.next.shares for turn in one.turns])), 3),
         str(one.turns[0].planned.moves),
         figure(fmean(later), 1) if later else "-",
         size(_bytes(one, costs)),

@@ -29,7 +29,7 @@ from eplb_service.domain.rules import (
 from eplb_service.domain.shares import Ownership
 from eplb_service.domain.waves import WaveLimits, split
 from eplb_service.policies.bounds import Bounds, Topology
-from eplb_service.policies.catalog import suited
+from eplb_service.policies.catalog import suited, unjoined
 from eplb_service.policies.evacuation import emptied_before
 from eplb_service.policies.request import (
     PolicyRequest,
@@ -176,12 +176,9 @@ def _by_policy(task: PlanningInput, goal: ByPolicy) -> tuple[Placement, str, str
             goal.per_rank,
         ),
     )
-    listed, note = suited(
-        goal.policy,
-        request,
-        is_forced=goal.is_forced,
-        sets_shares=task.limits.sets_shares,
-    )
+    can_share, is_forced = task.limits.sets_shares, goal.is_forced
+    listed, note = suited(goal.policy, request, is_forced=is_forced, sets_shares=can_share)
+    note = note or unjoined(listed, request)
     try:
         target = listed.draw(request)
         require_fit(target, task.current)

@@ -70,3 +70,18 @@ def suited(
         other = "packing" if listed.draw is hierarchical else "greedy"
         return policy_named(other), f"policy {other} is used instead of {name}: {reason}"
     return listed, ""
+
+
+def unjoined(listed: Listed, request: PolicyRequest) -> str:
+    """Say why a policy that joins ranks cannot join them all; empty where it can, or does not."""
+    placement = narrowed(request).placement
+    if listed.draw is not connected:
+        return ""
+    spare = int(placement.routed().sum(axis=1).min()) - placement.num_experts
+    wanted = placement.layout.num_ranks - 1
+    if spare >= wanted:
+        return ""
+    return (
+        f"{spare} spare slots cannot join {wanted + 1} ranks, which takes {wanted}: shares "
+        "level the load among joined ranks only"
+    )

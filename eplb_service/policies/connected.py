@@ -80,7 +80,7 @@ def connected(request: PolicyRequest) -> Placement:
     act_above = task.limits.act_above
     costs = task.costs.of_layers(asked)
     _, peaks[asked] = best_level(*task.of(asked), costs, enough=act_above)
-    excess = (peaks - 1) * request.heat.sum(axis=1)
+    excess = (peaks - 1) * (request.heat / old.num_experts).sum(axis=1)
     order = asked[np.lexsort((asked, -excess[asked]))]
     found = order[peaks[order] > act_above * (1 + LEAST_GAIN)]
     if not found.size:

@@ -33,7 +33,7 @@ def hierarchical(request: PolicyRequest) -> Placement:
 def _pack_nodes(request: PolicyRequest, before: Balance) -> list[list[int]]:
     sizes = [len(experts) for experts in before.ranks]
     ranks: list[list[int]] = [[] for _ in sizes]
-    among = len(request.layers) * len(set(request.nodes))
+    among = request.placement.num_layers * len(set(request.nodes))
     for members, experts in experts_of_nodes(request, before.heat):
         own = before.heat[experts]
         start = Balance(

@@ -49,7 +49,7 @@ def incremental(request: PolicyRequest) -> Placement:
 
 def _improved(request: PolicyRequest, before: Balance, *, enough: float, left: int) -> Balance:
     """Change one layer; the lowest peak of: counted anew, as counted, packed anew."""
-    among = len(request.layers)
+    among = request.placement.num_layers
     num_slots = sum(len(held) for held in before.ranks)
     highest = (1 + HEADROOM) * water_level(
         before.heat, num_slots=num_slots, max_replicas=sum(map(bool, before.ranks))

@@ -33,7 +33,7 @@ def pack(current: Balance, *, seed: int, among: int) -> Balance:
     from the seed, since there the first attempt may end far from the best. Of tiny ones all
     placements are looked at.
 
-    among    layers that are packed together
+    among    layers of the deployment
     """
     num_slots = sum(len(experts) for experts in current.ranks)
     if is_tiny(current, among=among):

@@ -73,12 +73,16 @@ class PolicyRequest:
 def _check_shapes(request: PolicyRequest) -> None:
     placement, num_ranks = request.placement, request.placement.layout.num_ranks
     pairs = (
-        ("heat", request.heat.shape, (placement.num_layers, placement.num_experts)),
-        ("split", request.split.shape, (num_ranks + 1, num_ranks)),
+        ("heat", request.heat, (placement.num_layers, placement.num_experts)),
+        ("split", request.split, (num_ranks + 1, num_ranks)),
     )
-    for name, shape, expected in pairs:
-        if shape != expected:
-            raise InvalidTable(f"{name} has shape {list(shape)}; expected {list(expected)}")
+    for name, array, expected in pairs:
+        if array.shape != expected:
+            raise InvalidTable(f"{name} has shape {list(array.shape)}; expected {list(expected)}")
+        if array.dtype != np.float64:  # compiled loops read it so
+            raise InvalidTable(f"{name} has dtype {array.dtype}; expected float64")
+    if not np.isfinite(request.split).all() or (request.split < 0).any():
+        raise InvalidTable("split has shares below 0 or not finite")
     require_heat(request.heat, placement)
     request.topology.require_fit(num_ranks)
     request.bounds.require_fit(num_ranks)

@@ -49,8 +49,11 @@ def split_imbalance(
 ) -> FloatArray:
     """[L] peak over mean of the ranks that hold experts, under shares [L, P]; NaN without load."""
     held = np.where(placement.routed(), placement.phy2log, 0).astype(np.intp)
-    tokens = rank_load(np.take_along_axis(heat, held, axis=1) * shares, placement)
-    return cost_imbalance(tokens, heat, placement, terms)
+    own, costs = in_mean_loads(heat, placement, terms)
+    load = rank_load(np.take_along_axis(own, held, axis=1) * shares, placement)
+    if terms.fixed:
+        load = load + costs.fixed[:, None] * rank_load(_is_active(heat, placement), placement)
+    return imbalance_where_held(load, placement, costs.speed)
 
 
 def cost_imbalance(

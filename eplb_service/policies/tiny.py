@@ -13,13 +13,13 @@ from eplb_service.policies.kernels.even import Options, tried_all
 
 MOST_EXPERTS = 16
 MOST_PLACEMENTS = 25_000_000
-"""Of all layers of a plan, up to which all are looked at; most are passed over unseen."""
+"""Of all layers of a deployment, up to which all are looked at; most are passed over unseen."""
 
 
 def is_tiny(balance: Balance, *, among: int) -> bool:
     """Whether all placements can be looked at that leave ranks as full as they are.
 
-    among    layers that are planned together, of which others may be as large
+    among    layers of the deployment, of which others may be as large
     """
     num_experts = len(balance.heat)
     placements = prod(comb(num_experts, len(held)) for held in balance.ranks)

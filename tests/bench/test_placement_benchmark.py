@@ -128,6 +128,16 @@ def test_a_file_that_holds_no_counts_is_refused(tmp_path: Path) -> None:
     np.savez(file, a=np.array(["x"]))
     with pytest.raises(InvalidTable, match="expected counts"):
         counts_of_file(file)
+    for wrong in (np.full((2, 3), 0.5), np.full((2, 3), 2**63, np.uint64)):
+        np.savez(file, a=wrong)
+        with pytest.raises(InvalidTable, match="expected whole tokens"):
+            counts_of_file(file)
+    np.savez(file, a=np.full((2, 3), 1j))
+    with pytest.raises(InvalidTable, match="dtype complex128; expected counts"):
+        counts_of_file(file)
+    file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(InvalidTable, match="cannot be read"):
+        counts_of_file(file)
     file.write_bytes(b"no archive")
     with pytest.raises(InvalidTable, match="cannot be read"):
         counts_of_file(file)
@@ -278,3 +288,5 @@ def test_seeds_that_are_no_numbers_are_refused_in_words(
     with pytest.raises(SystemExit):
         main(["--seeds", "0,x"])
     assert "'0,x' is no list of whole numbers" in capsys.readouterr().err
+    assert main(["--seeds", "0,-1"]) == 2
+    assert "a seed of -1; expected 0 or more" in capsys.readouterr().err

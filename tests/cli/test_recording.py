@@ -212,3 +212,14 @@ def test_one_window_is_no_replay(ctl: Ctl, tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.ones((2, 4)))
     ran = ctl("replay", str(tmp_path / "one.npy"), "--ranks", "2")
     assert (ran.code, "a replay needs two" in ran.err) == (2, True)
+
+
+def test_a_replay_passes_over_windows_without_load(ctl: Ctl, tmp_path: Path) -> None:
+    loads = np.random.default_rng(0).integers(1, 90, (4, 2, 8))
+    loads[2] = 0
+    np.savez(tmp_path / "gap.npz", counts=loads)
+    ran = ctl("replay", str(tmp_path / "gap.npz"), "--ranks", "4", "--redundancy", "4")
+    assert ran.code == 0
+    rows = [line for line in ran.out.splitlines() if " incremental " in line]
+    assert rows
+    assert all("no data" not in row for row in rows)

@@ -246,3 +246,8 @@ def test_groups_of_the_model_stay_on_one_node_each() -> None:
     after = end_of(drawn(draft(task))).phy2log.reshape(2, 2, 2)
     groups = [sorted({int(expert) // 2 for expert in node.flat}) for node in after]
     assert sorted(groups) == [[0, 3], [1, 2]]
+
+
+def test_a_plan_says_that_replicas_cannot_join_all_ranks() -> None:
+    plan = drawn(draft(task_of(SQUARE, [[9, 9, 1, 1], [9, 1, 9, 1]], "connected")))
+    assert "0 spare slots cannot join 2 ranks" in plan.heat_note

@@ -22,7 +22,7 @@ from eplb_service.domain.placement import (
 )
 from eplb_service.domain.rules import kept_experts_keep_their_slot, shared_slots_stay, violations
 from eplb_service.policies.bounds import Topology
-from eplb_service.policies.catalog import POLICIES, Listed, policy_named, suited
+from eplb_service.policies.catalog import POLICIES, Listed, policy_named, suited, unjoined
 from eplb_service.policies.lpt import grant_replicas
 from eplb_service.policies.request import PolicyRequest, even_split, predicted_load, split_by_source
 from tests.planning.placements import random_placement
@@ -277,3 +277,15 @@ def test_a_large_model_is_planned_in_seconds(name: str) -> None:
     drawn = policy_named(name).draw(request_of(placement, heat, max_moves=256))
     assert time.process_time() - start < 20
     assert not violations(drawn)
+
+
+@pytest.mark.parametrize(
+    ("slots", "said"), [((3, 3, 2, 2), "2 spare slots cannot join 4 ranks"), ((3, 3, 3, 3), "")]
+)
+def test_too_few_spare_slots_to_join_all_ranks_are_told(slots: tuple[int, ...], said: str) -> None:
+    placement = initial_placement(num_layers=1, num_experts=8, layout=SlotLayout(slots))
+    request = PolicyRequest(np.ones((1, 8)), placement, even_split(4), (0,))
+    warning = unjoined(policy_named("connected"), request)
+    assert warning.startswith(said)
+    assert bool(warning) == bool(said)
+    assert not unjoined(policy_named("packing"), request)

@@ -155,3 +155,22 @@ def test_tables_of_a_large_model_are_drawn_in_a_moment() -> None:
     start = time.process_time()
     shares_by_source(tokens, placement)
     assert time.process_time() - start < 1.0
+
+
+@pytest.mark.parametrize("exponent", [-1040, -1020, 1000])
+def test_counts_of_any_size_are_divided_alike(exponent: int) -> None:
+    placement = packed(num_layers=2, num_experts=8, slots=4, num_ranks=4)
+    tokens = np.random.default_rng(1).integers(0, 90, (4, 2, 8)).astype(np.float64)
+    scaled = np.ldexp(tokens, exponent)
+    drawn = shares_by_source(scaled, placement, nodes=())
+    assert (drawn.tables == shares_by_source(tokens, placement, nodes=()).tables).all()
+    heat, counted = scaled.sum(axis=0), tokens.sum(axis=0)
+    found = split_imbalance(heat, placement, exact_split(heat, placement))
+    want = split_imbalance(counted, placement, exact_split(counted, placement))
+    assert found == pytest.approx(want)
+
+
+def test_the_least_heat_that_there_is_counts_as_load() -> None:
+    placement = placement_from_ranks([[[0, 1], [0, 2]]], num_experts=3)
+    heat = np.array([[5e-324, 0.0, 0.0]])
+    assert split_imbalance(heat, placement, exact_split(heat, placement)) == pytest.approx(1.0)

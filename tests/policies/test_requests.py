@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,3 +53,12 @@ def test_heat_that_is_no_heat_reaches_no_policy(bad: float) -> None:
     heat[1, 2] = bad
     with pytest.raises(InvalidTable, match="layer 1 expert 2 has heat"):
         replace(ASKED, heat=heat)
+
+
+@pytest.mark.parametrize("heat", [np.ones((1, 4), np.int64), np.ones((1, 4), np.float32)])
+def test_heat_of_another_type_is_refused_before_a_compiled_loop_reads_it(heat: Any) -> None:
+    placement = layers_of([[0, 1], [2, 3]], num_experts=4)
+    with pytest.raises(InvalidTable, match="expected float64"):
+        PolicyRequest(heat, placement, even_split(2), (0,))
+    with pytest.raises(InvalidTable, match="split has shares below 0"):
+        PolicyRequest(heat.astype(np.float64), placement, -even_split(2), (0,))

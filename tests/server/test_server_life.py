@@ -10,6 +10,7 @@ from eplb.v1 import admin_pb2_grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from eplb_service.controller.desk import MapRequest
 from eplb_service.domain.errors import BindFailed
 from eplb_service.protocol.messages import Idle, Welcome
 from eplb_service.server.serving import SERVICES, ControllerServer, Desks, ServerOptions
@@ -94,7 +95,9 @@ async def test_messages_beyond_the_usual_four_mebibytes_pass(served: Served) -> 
     text = "x" * (9 << 20)
     stub = admin_pb2_grpc.AdminServiceStub(served.channel)
     await stub.Import(pb.ImportRequest(act=large, text=text), timeout=30)
-    assert len(str(served.operators.asked[0][2])) == len(text)
+    _, _, asked = served.operators.asked[0]
+    assert isinstance(asked, MapRequest)
+    assert asked.text == text
 
 
 async def test_two_stops_are_as_good_as_one(served: Served) -> None:

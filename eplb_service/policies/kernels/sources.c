@@ -157,12 +157,12 @@ void eplb_whole_sources(num layers, num slots, num ranks, num experts, const num
             int32_t *table = tables + (r * layers + n) * experts;
             for (num e = 0; e < experts; e++) sum += sent[e * strides[2]], table[e] = (int32_t)first[e];
         }
-        double unit = sum > 0.0 ? (double)ranks / sum : 0.0;
         for (num e = 0; e < experts; e++) {
             double total = 0.0;
             if (first[e] < 0 || next[first[e]] < 0) continue;
             for (num r = 0; r < ranks; r++)
-                total += own[r] = tokens[r * strides[0] + n * strides[1] + e * strides[2]] * unit;
+                total += own[r] =
+                    sum > 0.0 ? tokens[r * strides[0] + n * strides[1] + e * strides[2]] / sum * (double)ranks : 0.0;
             p.count = 0;
             for (num s = first[e], r = 0; s >= 0; s = next[s]) {
                 while (begin[r + 1] <= s) r++;
