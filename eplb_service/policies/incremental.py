@@ -69,7 +69,7 @@ def _improved(request: PolicyRequest, before: Balance, *, enough: float, left: i
     if best.peak > STUCK * float(best.load.mean()):
         packed = pack(before, seed=request.seed, among=among)
         if packed.peak < REPACK_GAIN * best.peak and num_changed(before, packed) <= left:
-            best = packed
+            best = descend(packed, effort, since=before)
     if best is not before:
         best = take_back(best, before, limit=max(enough, best.peak), highest=highest)
     return best

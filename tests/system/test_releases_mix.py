@@ -10,13 +10,17 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 def test_a_group_of_two_releases_moves_experts_and_outlives_its_controller(world: World) -> None:
     world.ranks.kill()
     ranks = world.start_ranks(older=(1, HELD_RANK))
-    world.hold_wave()
-    epoch = ranks.epoch
-    world.controller.kill()
-    ranks.serve(20)
-    world.controller.start()
-    ranks.hold_rounds(HELD_RANK, is_on=False)
-    world.calm_down()
-    assert ranks.epoch in (epoch, epoch + 1)
-    world.settle_another()
-    ranks.require_right()
+    try:
+        world.hold_wave()
+        epoch = ranks.epoch
+        world.controller.kill()
+        ranks.serve(20)
+        world.controller.start()
+        ranks.hold_rounds(HELD_RANK, is_on=False)
+        world.calm_down()
+        assert ranks.epoch in (epoch, epoch + 1)
+        world.settle_another()
+        ranks.require_right()
+    finally:
+        ranks.kill()
+        world.start_ranks()  # the other scenarios are of one release
