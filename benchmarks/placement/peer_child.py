@@ -4,11 +4,13 @@ Axes    L MoE layers   E logical experts   P slots   N ranks   S slots of a rank
 """
 
 import importlib
+import importlib.util
+import inspect
 import os
 import sys
 import time
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,15 +81,24 @@ def _sglang(torch: ModuleType, heat: Array, _: Array, sizes: Sizes) -> object:
     )[0]
 
 
-def _vllm_ascend(_: ModuleType, heat: Array, held: Array, sizes: Sizes) -> object:
-    """Swift, its default; it is told the load of each slot, an expert's divided evenly."""
+def _vllm_ascend(torch: ModuleType, heat: Array, held: Array, sizes: Sizes) -> object:
+    """Swift, its default; it is told the load of each slot, an expert's divided evenly.
+
+    Its module needs torch_npu for nothing but the number of NPUs of a host. Where that is not
+    installed, an empty one takes its place, and all ranks are said to be on one host.
+    """
+    if "torch_npu" not in sys.modules and importlib.util.find_spec("torch_npu") is None:
+        sys.modules["torch_npu"] = ModuleType("torch_npu")
+        vars(torch)["npu"] = SimpleNamespace(device_count=lambda: sizes.num_ranks)
     module = "vllm_ascend.eplb.core.policy.policy_swift_balancer"
     swift = importlib.import_module(module)
     table = held.reshape(len(heat), sizes.num_ranks, -1)
     counts = np.stack([np.bincount(row, minlength=heat.shape[1]) for row in held])
     load = np.take_along_axis(heat / counts, held.astype(np.intp), axis=1).reshape(table.shape)
-    policy = swift.SwiftBalanceEplb(None)
-    return policy.rebalance_experts(table, load)[2]
+    if inspect.signature(swift.SwiftBalanceEplb).parameters:  # as at e3bb5f570f0b
+        return swift.SwiftBalanceEplb(None).rebalance_experts(table, load)[2]
+    given = torch.from_numpy(table), torch.from_numpy(load)
+    return swift.SwiftBalanceEplb().rebalance_experts(*given)[2]
 
 
 PEERS = {"deepseek": _deepseek, "vllm": _vllm, "sglang": _sglang, "vllm-ascend": _vllm_ascend}
