@@ -11,5 +11,6 @@ from eplb_service.policies.rows import layer_by_layer
 def packing(request: PolicyRequest) -> Placement:
     """Pack every layer that is out of balance; one that would not improve stays as it is."""
     return layer_by_layer(
-        request, lambda _, before: pack(before, seed=request.seed, among=len(request.layers))
+        request,
+        lambda _, before: pack(before, seed=request.seed, among=request.placement.num_layers),
     )

@@ -5,8 +5,18 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from eplb_service.domain.layout import SlotLayout
+from eplb_service.domain.placement import initial_placement
+from eplb_service.policies import tiny
 from eplb_service.policies.balance import Balance
-from eplb_service.policies.request import split_by_source, split_by_tensor_rank
+from eplb_service.policies.bounds import Bounds
+from eplb_service.policies.catalog import policy_named
+from eplb_service.policies.request import (
+    PolicyRequest,
+    even_split,
+    split_by_source,
+    split_by_tensor_rank,
+)
 from eplb_service.policies.terms import Terms
 from eplb_service.policies.tiny import is_tiny, with_fewest_moves
 
@@ -66,3 +76,25 @@ def test_large_layers_are_not_tiny() -> None:
     assert not is_tiny(nine, among=1)
     whole = Balance(np.ones(40), [list(range(40))], split_by_source(np.ones(1)))
     assert not is_tiny(whole, among=1)
+
+
+@pytest.mark.parametrize("policy", ["packing", "incremental"])
+def test_layers_of_a_large_deployment_are_not_tiny_even_where_each_is_asked_alone(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight experts on eight ranks, 32 layers: one layer's placements alone would be few enough.
+
+    A budget for each layer has a policy asked once more for one layer at a time.
+    """
+
+    def all_of_them(*_: object, **__: object) -> None:
+        raise AssertionError("all placements are looked at")
+
+    monkeypatch.setattr(tiny, "tried_all", all_of_them)
+    placement = initial_placement(num_layers=32, num_experts=8, layout=SlotLayout((1,) * 8))
+    heat = np.random.default_rng(0).uniform(500, 1500, (32, 8))
+    bounds = Bounds(per_layer=1)
+    request = PolicyRequest(heat, placement, even_split(8), tuple(range(32)), bounds=bounds)
+    policy_named(policy).draw(request)
+    one = PolicyRequest(heat, placement, even_split(8), (3,), bounds=bounds)
+    policy_named(policy).draw(one)
