@@ -24,6 +24,8 @@ Connect = Callable[[float], sqlite3.Connection]
 """Open a connection, waiting at most the given seconds."""
 
 MAX_WAITING = 256
+PATIENCE = 0.9
+"""Of the time that a job has left, the part that it may wait for a lock."""
 
 
 class _State(Enum):
@@ -122,11 +124,11 @@ class Lane:
             job.future.set_exception(error)
 
     def _transact(self, job: Job[T]) -> T:
-        if self._connection is None:
-            self._connection = self._connect(job.remaining_s)
-        connection = self._connection
         # A little less than is left, so that the answer is "locked" and not merely "late".
-        connection.execute(f"PRAGMA busy_timeout = {int(job.remaining_s * 900) + 1}")
+        if self._connection is None:
+            self._connection = self._connect(job.remaining_s * PATIENCE)
+        connection = self._connection
+        connection.execute(f"PRAGMA busy_timeout = {int(job.remaining_s * PATIENCE * 1000) + 1}")
         connection.execute(self._begin)
         try:
             result = job.work(connection)

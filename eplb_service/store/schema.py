@@ -6,12 +6,14 @@ acknowledged survives a loss of power.
 
 import sqlite3
 from pathlib import Path
+from time import monotonic, sleep
 
 from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
 VERSION = 4
+LOOK_S = 0.01
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
@@ -70,7 +72,7 @@ def connect(path: Path, wait_s: float) -> sqlite3.Connection:
     try:
         connection = sqlite3.connect(path, timeout=wait_s, isolation_level=None)
         try:
-            _prepare(connection, path)
+            _prepare(connection, path, give_up_at=monotonic() + wait_s)
         except BaseException:
             connection.close()
             raise
@@ -79,11 +81,11 @@ def connect(path: Path, wait_s: float) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, *, give_up_at: float) -> None:
     connection.execute("BEGIN")  # one look: another process may just be making the tables
     is_made = version_of(connection, path) == VERSION
     connection.execute("COMMIT")
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    mode = _write_ahead(connection, give_up_at)
     if mode != "wal":
         raise StoreUnavailable(
             f"store {path}: its file system does not carry a write-ahead log (journal mode "
@@ -92,6 +94,24 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA synchronous = FULL")
     if not is_made:
         _make(connection, path)
+
+
+def _write_ahead(connection: sqlite3.Connection, give_up_at: float) -> str:
+    """Ask for a write-ahead log; return the journal mode that the file has then.
+
+    SQLite itself does not wait here: it reads the file's header under a shared lock first, and two
+    that make the same file would wait for each other. Between these looks we hold no lock.
+    """
+    while True:
+        try:
+            mode: str = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            is_locked = error.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not is_locked or monotonic() >= give_up_at:
+                raise
+        else:
+            return mode
+        sleep(LOOK_S)
 
 
 def _make(connection: sqlite3.Connection, path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -16,12 +16,17 @@ END_S = 30.0
 
 
 def await_so(
-    is_so: Callable[[], object], *, within_s: float, what: str, every_s: float = LOOK_S
+    is_so: Callable[[], object],
+    *,
+    within_s: float,
+    what: str,
+    every_s: float = LOOK_S,
+    lacking: Collection[object] = (),
 ) -> None:
-    """Look again and again, until it is so."""
+    """Look again and again, until it is so; what is `lacking` in the end is told."""
     give_up_at = monotonic() + within_s
     while not is_so():
-        assert monotonic() < give_up_at, f"not within {within_s} s: {what}"
+        assert monotonic() < give_up_at, f"not within {within_s} s: {what}; lacking: {lacking}"
         sleep(every_s)
 
 

@@ -51,8 +51,21 @@ class Site:
 
     home: House
     prometheus: Prometheus
+    group: Group
+    """Real agents."""
     real: str
-    """Name of the deployment whose agents are real."""
+    """The name of their deployment."""
+
+    def serve_and_move(self) -> None:
+        """Serve, let a plan run to its end, and serve on: all that a minute's rates are of."""
+        self.group.serve(120)
+        self.home.apply(self.real, "random", "to have something to show")
+        self.group.serve_until(
+            lambda: self.home.status(self.real).operation.running.phase == "done",
+            within_steps=4000,
+            what="the plan is done",
+        )
+        self.group.serve(120)
 
 
 @pytest.fixture(scope="module")
@@ -77,15 +90,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
         real = Group([home.endpoint] * NUM_RANKS)
         stack.callback(real.kill)
         (status,) = home.admin.Status(admin_pb2.StatusRequest(), timeout=CALL_S).deployments
-        real.serve(120)
-        home.apply(status.deployment, "random", "to have something to show")
-        real.serve_until(
-            lambda: home.status(status.deployment).operation.running.phase == "done",
-            within_steps=4000,
-            what="the plan is done",
-        )
-        real.serve(120)
-        yield Site(home, watching, status.deployment)
+        yield Site(home, watching, real, status.deployment)
 
 
 def substituted(expr: str, deployment: str) -> str:
@@ -103,9 +108,11 @@ def test_every_expression_of_every_dashboard_has_data(site: Site, name: str) -> 
     }
 
     def is_complete() -> bool:
+        site.group.serve(1)  # a rate needs something that goes on
         for title, expr in tuple(missing):
             if site.prometheus.query(expr):
                 missing.discard((title, expr))
         return not missing
 
-    await_so(is_complete, within_s=60, what=f"data for {missing}")
+    site.serve_and_move()
+    await_so(is_complete, within_s=60, what="data for every expression", lacking=missing)

@@ -82,6 +82,24 @@ async def test_a_lock_held_beyond_the_deadline_is_told_and_nothing_is_written(fi
         await store.spend(generation, NAME, wave(1))
 
 
+async def test_a_fresh_file_that_another_is_just_making_is_waited_for(file: Path) -> None:
+    with opened(file, deadline_s=5.0) as store:
+        with held_by_somebody_else(file):
+            acquiring = asyncio.ensure_future(store.acquire())
+            done, _ = await asyncio.wait({acquiring}, timeout=0.3)
+            assert not done, acquiring.exception()
+        assert await acquiring == 1
+
+
+async def test_a_fresh_file_locked_beyond_the_deadline_is_told(file: Path) -> None:
+    with (
+        opened(file, deadline_s=0.2) as store,
+        held_by_somebody_else(file),
+        pytest.raises(StoreUnavailable, match="another process has locked it"),
+    ):
+        await store.acquire()
+
+
 async def test_reads_do_not_wait_for_a_locked_writer(file: Path) -> None:
     with opened(file, deadline_s=5) as store:
         generation = await store.acquire()
