@@ -65,6 +65,19 @@ class CpuBackend:
         pieces = [activation(piece) for piece in split_rows(gate_up_MF, _CACHED_ROWS)]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
+    def activated(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
+        """Return the activation in a form, one after the other."""
+        del counts, is_swiglu
+        return self.quantise(self.activate(activation, gate_up_MF, form), form)
+
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return the sum over k of weight times row, where a row is named.
 

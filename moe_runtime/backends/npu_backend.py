@@ -31,6 +31,8 @@ class NpuBackend:
     """Meets `backends.protocol.Backend`."""
 
     door: NpuDoor
+    fuses: bool = False
+    """Whether activation and quantisation are one operator, as on A2 and A3."""
 
     def top_k(self, scores_TE: Tensor, k: int) -> Tensor:
         """Return the best k of each row, best first, ties to the lower id."""
@@ -66,6 +68,20 @@ class NpuBackend:
         """Return the activation by torch's own operators, of all rows at once."""
         del form
         return activation(gate_up_MF)
+
+    def activated(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
+        """Return the activation in a form, by npu_dequant_swiglu_quant where that takes it."""
+        if self.fuses and is_swiglu and npu_quantise.takes_swiglu(gate_up_MF, form):
+            return npu_quantise.swiglu_to_int8(self.door, gate_up_MF, counts)
+        return self.quantise(self.activate(activation, gate_up_MF, form), form)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return [T, Z] by npu_moe_token_unpermute.

@@ -62,6 +62,21 @@ class Backend(Protocol):
         """Return [M, I]: an activation of every row, to be brought into a form."""
         ...
 
+    def activated(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
+        """Return [M, I] in a form: `activate` and `quantise`, in one operation where there is one.
+
+        is_swiglu    whether it is silu(gate) * up over halves, and nothing else
+        """
+        ...
+
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return [T, Z]: the sum over k of weight times row, in order of k.
 

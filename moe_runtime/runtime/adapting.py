@@ -70,9 +70,18 @@ class LoadedAdapters:
 
 
 def load_adapters(
-    shape: StackShape, num_adapters: int, layers: Sequence[ExpertAdapters]
+    shape: StackShape,
+    num_adapters: int,
+    layers: Sequence[ExpertAdapters],
+    *,
+    dtype: torch.dtype,
+    home: torch.device,
 ) -> LoadedAdapters:
-    """Return them as they are served; raises ShapeMismatch unless they fit the model."""
+    """Return copies as they are served; raises ShapeMismatch unless they fit the model.
+
+    Copies, since their fingerprint is taken once: changed later by their owner, they would differ
+    between ranks without a word.
+    """
     if len(layers) != shape.num_layers:
         raise ShapeMismatch("adapters", got=(len(layers),), expected=f"({shape.num_layers},)")
     wanted = (num_adapters, shape.num_experts, shape.routed_width, 2 * shape.intermediate)
@@ -90,4 +99,10 @@ def load_adapters(
             "b2": layer.b2_NEZR,
         }
         mark = zlib.crc32(digest(stacks), mark)
-    return LoadedAdapters(num_adapters, tuple(layers), mark)
+    served = tuple(_served(layer, dtype, home) for layer in layers)
+    return LoadedAdapters(num_adapters, served, mark)
+
+
+def _served(layer: ExpertAdapters, dtype: torch.dtype, home: torch.device) -> ExpertAdapters:
+    stacks = (layer.a13_NERZ, layer.b13_NEFR, layer.a2_NERI, layer.b2_NEZR)
+    return ExpertAdapters(*(s.detach().to(device=home, dtype=dtype, copy=True) for s in stacks))

@@ -158,7 +158,13 @@ class MoeRuntime:
         Raises ShapeMismatch, with those before kept. A step of ranks that have loaded different
         ones ends in RanksDisagree, on all of them, before it begins.
         """
-        self._adapters = load_adapters(self.model.shape, self._adapters.num_adapters, layers)
+        self._adapters = load_adapters(
+            self.model.shape,
+            self._adapters.num_adapters,
+            layers,
+            dtype=self._dtype,
+            home=self.device.home,
+        )
 
     def set_table(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's dispatch table, in place.

@@ -3,7 +3,7 @@
 Never run on an NPU by this project: what was checked, and how far, is in the README.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -72,8 +72,14 @@ class NpuDevice:
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:
             reasons.append("MC2 has no communicator: the device was opened for one rank alone")
         if isinstance(traffic.nodes, Nodes):
-            reasons.append("hierarchical MC2 is not built on the Ascend backend")
+            reasons += self._against_nodes(traffic.nodes)
         return tuple(reasons)
+
+    def _against_nodes(self, nodes: Nodes) -> Iterator[str]:
+        if self.kind not in _BY_NODES:
+            yield "hierarchical MC2 is of A2 and A3 only"
+        if nodes.ranks_per_node % _NODE:
+            yield f"hierarchical MC2 takes nodes of {_NODE} ranks, not of {nodes.ranks_per_node}"
 
     def timeline(self) -> Timeline:
         """Return the order of one layer's work, on two streams."""
@@ -88,6 +94,9 @@ class NpuDevice:
         return self.lane()
 
 
+_NODE = 8
+"""The operators know of nodes from the communicator; their shapes count on as many NPUs of each."""
+_BY_NODES = (DeviceKind.A2, DeviceKind.A3)
 _FAMILIES = (
     ("910_95", DeviceKind.A5),
     ("950", DeviceKind.A5),
