@@ -186,7 +186,7 @@ def whole_sources(
     sizes = (num_layers, num_slots, num_sources, num_experts)
     strides = np.array([step // tokens.itemsize for step in tokens.strides])
     where = ctypes.c_void_p(tokens.ctypes.data)
-    room = np.empty(num_slots + num_sources)
+    room = np.empty(num_slots + 2 * num_sources)
     given = (rows, begin, where, strides, shares, nodes, np.array([price]), tables, numbers, room)
     call("eplb_whole_sources", sizes, given)
     return tables

@@ -145,7 +145,7 @@ void eplb_whole_sources(num layers, num slots, num ranks, num experts, const num
                         double *reals) {
     num *next = ints, *first = next + slots, *last = first + experts;
     Partition p = {.sources = ranks, .nodes = nodes, .price = *price, .room = reals};
-    double *own = reals + slots;
+    double *own = reals + slots, *owed = own + ranks;
     p.slots = last + experts, p.hosts = p.slots + slots, p.choice = p.hosts + slots;
     p.by_size = p.choice + ranks, p.nearest = p.by_size + ranks;
     p.tokens = own;
@@ -153,6 +153,7 @@ void eplb_whole_sources(num layers, num slots, num ranks, num experts, const num
         double sum = 0.0;
         list_slots(slots, experts, rows + n * slots, first, next, last);
         for (num r = 0; r < ranks; r++) {
+            owed[r] = 0.0;
             const double *sent = tokens + r * strides[0] + n * strides[1];
             int32_t *table = tables + (r * layers + n) * experts;
             for (num e = 0; e < experts; e++) sum += sent[e * strides[2]], table[e] = (int32_t)first[e];
@@ -167,11 +168,12 @@ void eplb_whole_sources(num layers, num slots, num ranks, num experts, const num
             for (num s = first[e], r = 0; s >= 0; s = next[s]) {
                 while (begin[r + 1] <= s) r++;
                 p.slots[p.count] = s, p.hosts[p.count] = r;
-                p.room[p.count++] = shares[n * slots + s] * total;
+                p.room[p.count++] = shares[n * slots + s] * total + owed[r];
             }
             if (total > 0.0) {
                 fill(&p);
                 for (num round = 0; round < MOST_ROUNDS && change_over(&p); round++) continue;
+                for (num c = 0; c < p.count; c++) owed[p.hosts[c]] = p.room[c];
             }
             for (num r = 0; r < ranks; r++) {
                 num replica = total > 0.0 ? p.choice[r] : r % p.count;
