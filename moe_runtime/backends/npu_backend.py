@@ -64,12 +64,7 @@ class NpuBackend:
         """
         return npu_linear.grouped_linear(self.door, rows, linear, counts)
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
-        """Return the activation by torch's own operators, of all rows at once."""
-        del form
-        return activation(gate_up_MF)
-
-    def activated(
+    def activate(
         self,
         activation: Activating,
         gate_up_MF: Tensor,
@@ -78,10 +73,13 @@ class NpuBackend:
         *,
         is_swiglu: bool,
     ) -> Rows:
-        """Return the activation in a form, by npu_dequant_swiglu_quant where that takes it."""
+        """Return the activation in a form, by npu_dequant_swiglu_quant where that takes it.
+
+        Else by torch's own operators, of all rows at once.
+        """
         if self.fuses and is_swiglu and npu_quantise.takes_swiglu(gate_up_MF, form):
             return npu_quantise.swiglu_to_int8(self.door, gate_up_MF, counts)
-        return self.quantise(self.activate(activation, gate_up_MF, form), form)
+        return self.quantise(activation(gate_up_MF), form)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return [T, Z] by npu_moe_token_unpermute.

@@ -58,11 +58,7 @@ class Backend(Protocol):
         """
         ...
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
-        """Return [M, I]: an activation of every row, to be brought into a form."""
-        ...
-
-    def activated(
+    def activate(
         self,
         activation: Activating,
         gate_up_MF: Tensor,
@@ -71,8 +67,9 @@ class Backend(Protocol):
         *,
         is_swiglu: bool,
     ) -> Rows:
-        """Return [M, I] in a form: `activate` and `quantise`, in one operation where there is one.
+        """Return [M, I]: an activation of every row, in a form.
 
+        counts       rows of each group; those beyond all groups get anything
         is_swiglu    whether it is silu(gate) * up over halves, and nothing else
         """
         ...

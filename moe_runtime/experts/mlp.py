@@ -75,7 +75,7 @@ def activated(
 ) -> Rows:
     """Return [M, I] in the form that is projected down."""
     is_swiglu = isinstance(activation, SwiGLU) and not is_limited(activation)
-    return backend.activated(activation, gate_up_MF, form, counts, is_swiglu=is_swiglu)
+    return backend.activate(activation, gate_up_MF, form, counts, is_swiglu=is_swiglu)
 
 
 def _numbers(rows: Rows) -> Tensor:
