@@ -66,6 +66,15 @@ class Given:
             raise self.refusal(name, got=f"{len(inside)} tensors", expected="a list of one")
         return self.tensor(name, *shape, dtypes=dtypes, inside=inside[0])
 
+    def each(self, name: str, *shape: int | None, dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+        """Return the tensors of a list of one or more, all of one dtype and of that shape."""
+        value = self.arguments[name]
+        if not isinstance(value, list) or not value:
+            raise self.refusal(name, got="no list, or an empty one", expected="a list of tensors")
+        inside = cast("list[object]", value)
+        first = self.tensor(name, *shape, dtypes=dtypes, inside=inside[0])
+        return [self.tensor(name, *shape, dtypes=(first.dtype,), inside=one) for one in inside]
+
     def axes(self, name: str) -> int:
         """Return how many axes the tensor in a list of one has; 0 for anything else."""
         match self.arguments[name]:
