@@ -72,6 +72,9 @@ class RankExperts:
         """
         self._refuse_wrong_slots(claimed_NS, rank=self._view.rank)
         self.received.append(received_NS)
+        # The operator tells of nothing on its way, so work beside it may begin with it.
+        for moment in (Moment.DOWN, Moment.COMBINE):
+            self.timeline.mark(moment)
         return Lent(self._slots.weights(self._layer), self._maths.activation)
 
     def _weights(self, dispatched: Dispatched[C]) -> ReadableWeights:

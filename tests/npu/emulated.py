@@ -38,6 +38,7 @@ from moe_runtime.formats.packing import Packing, WeightFormat, pack
 from moe_runtime.layer.passage import Lent, Passage, Staged
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.runtime.npu_fused import NpuFusedPassage
+from tests.npu.emulated_engine import compare_engine
 from tests.npu.emulation import CALLED, KERNELS, register
 from tests.npu.emulation_ffn import register_custom
 from tests.npu.pipeline import NOT_BUILT
@@ -236,6 +237,7 @@ def work(rank: int, _: object) -> list[str]:
     compare_gating()
     compare_moves(rank)
     compare_losses(rank)
+    compare_engine(rank)
     lines: list[str] = []
     for packing in PACKINGS:
         most = bound_of(packing.format.rows)
