@@ -30,7 +30,7 @@ from moe_runtime.runtime.npu_passages import NpuPassages
 from moe_runtime.runtime.passages import ExchangeParts, Passages
 from moe_runtime.runtime.traffic import Nodes, Traffic
 
-__all__ = ["NpuDevice", "family_of", "open_device", "peers_of"]
+__all__ = ["FFN", "NpuDevice", "family_of", "open_device", "peers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ class NpuDevice:
 
 
 FFN = "dispatch_ffn_combine"
+"""The custom operator of fused MC2."""
 _NODE = 8
 """The operators know of nodes from the communicator; their shapes count on as many NPUs of each."""
 _BY_NODES = (DeviceKind.A2, DeviceKind.A3)

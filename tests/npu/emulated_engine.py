@@ -15,6 +15,7 @@ from moe_runtime.backends.npu_backend import NpuBackend
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_ffn import Arrangements
 from moe_runtime.backends.npu_mc2 import Communicator
+from moe_runtime.contracts.torch_calls import to_ints
 from moe_runtime.formats.capabilities import DeviceKind
 from moe_runtime.runtime import (
     Batch,
@@ -99,13 +100,10 @@ def swap(runtime: MoeRuntime) -> None:
         moved[one], moved[other] = held[other], held[one]
         runtime.install(layer, [Install(one, 0), Install(other, 1)], moved)
         base = runtime.layout.base(dist.get_rank())
-        told: list[tuple[int, int, int] | None] = [None, None]
-        dist.all_gather_object(told, (base, one, other))
+        every = GroupPeers().all_gather(torch.tensor([[base, one, other]]), [1, 1])
         table = runtime.tables()[layer]
         swapped = table.copy()
-        for entry in told:
-            assert entry is not None
-            start, first, last = entry
+        for start, first, last in (to_ints(row) for row in every):
             swapped[table == start + first] = start + last
             swapped[table == start + last] = start + first
         runtime.set_table(layer, swapped)
