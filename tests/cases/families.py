@@ -75,6 +75,10 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F18 peer dies in a migration": (
         "tests/protocol/test_reported_cases.py::"
         "test_case_f18_a_peer_that_dies_after_it_accepted_leaves_the_old_map_served",
+        "tests/agent/test_moving_in_a_group.py::"
+        "test_f18_a_round_that_fails_names_the_peer_that_it_failed_with",
+        "tests/agent/test_movers.py::"
+        "test_a_mover_that_lost_its_peers_raises_a_halt_that_no_audit_clears",
     ),
     "F19 lost ack": (
         "tests/protocol/test_reported_cases.py::"

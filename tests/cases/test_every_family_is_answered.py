@@ -19,7 +19,6 @@ ASSERTED = {**OTHERS, **ENGINES, **TRUSTED}
 OPERATION = "For the people who run it: deploy, see, decide, act"
 TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
-    "F18 the failure names its peer, and no retry goes toward it": TRUST,
     "F42 the engine serves on without the rank": TRUST,
     "F55 seconds that a plan will take, by layer": OPERATION,
     "F57 head of a Ray cluster lost": TRUST,
