@@ -21,8 +21,6 @@ TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
     "F42 the engine serves on without the rank": TRUST,
     "F55 seconds that a plan will take, by layer": OPERATION,
-    "F57 head of a Ray cluster lost": TRUST,
-    "F58 a proxy between agent and controller": TRUST,
 }
 """What of a family needs another issue's work, with that issue's subject."""
 
