@@ -13,7 +13,7 @@ class Proxy:
     """Forwards TCP connections; use `close` at its end.
 
     host            loopback address to listen on
-    idle_limit_s    a connection on which nothing comes one way for so long is ended; None for no limit
+    idle_limit_s    a connection that is silent one way for so long is ended; None for no limit
     """
 
     def __init__(
