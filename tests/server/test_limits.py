@@ -1,5 +1,7 @@
 """Nobody sends more than is allowed, and nobody pays for another."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -13,6 +15,7 @@ from eplb_service.protocol.messages import Idle
 from eplb_service.server.gate import CONNECT
 from eplb_service.server.limits import MOST_CALLERS, CallLimiter, Limits, StreamMeter
 from eplb_service.server.serving import ControllerServer, Desks, Locks, ServerOptions
+from eplb_service.wire.up import encode_up
 from tests.server.conftest import Served
 from tests.server.desks import Counters, Operators, Ranks
 from tests.server.rank_client import RankClient, code_of
@@ -88,6 +91,43 @@ async def test_a_flood_of_words_arrives_whole_and_in_order() -> None:
         said = await ranks.links[0].until_said(60)
     assert said == [Idle(is_idle=True, step=step) for step in range(60)]
     await server.stop()
+
+
+async def test_what_a_stream_may_not_say_yet_waits_at_its_sender() -> None:
+    """F66: gRPC reads ahead of us; by itself it would hold megabytes for every rank."""
+    ranks, operators = Ranks(), Operators()
+    desks = Desks(ranks, operators, operators, operators)
+    limits = Limits(words_per_s=20, words_at_once=2)
+    server = ControllerServer(desks, Counters(), ServerOptions(), Locks(limits=limits))
+    port = await server.start()
+    size, sent = 100_000, 0
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        flood = RankClient(channel)
+        await flood.greet()
+        # What this release does not know is passed over, and costs its bytes all the same.
+        word = encode_up(Idle(is_idle=True, step=1))
+        word.MergeFromString(b"\xfa\xff\x7f" + _varint(size) + b"\0" * size)
+
+        async def pour() -> None:
+            nonlocal sent
+            while True:
+                await flood.call.write(word)
+                sent += 1
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await pour()
+        unread = sent - len(ranks.links[0].words)
+    await server.stop()
+    assert len(ranks.links[0].words) >= 20, "it is read on, at the pace that it may have"
+    assert unread * size < 1 << 20, f"{unread} words lie between the sender and the limit"
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number > 127:
+        found, number = found + bytes((number & 127 | 128,)), number >> 7
+    return found + bytes((number,))
 
 
 async def test_bytes_that_are_no_message_are_a_named_refusal(served: Served) -> None:
