@@ -9,12 +9,11 @@ from pathlib import Path
 
 from benchmarks.ingest.shape import SENT_EVERY, STEPS_PER_REPORT
 from eplb_service.controller.desk import RankDesk, RankLink
-from eplb_service.controller.planning import NothingToDo, PlanningInput
 from eplb_service.controller.ports import Outbox
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
-from eplb_service.domain.plan import Plan
 from eplb_service.domain.report import LoadReport
+from eplb_service.host.planner_process import ProcessPlanRunner
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import PrometheusRecorder
 from eplb_service.protocol.messages import Hello, Word
@@ -86,15 +85,6 @@ class NotingDesk:
         return NotingLink(await self._inner.hello(hello, outbox), hello, self._arrivals)
 
 
-class NoRunner:
-    """Meets PlanRunner; nobody asks it, since planning happens in another process anyway."""
-
-    async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
-        """Draw nothing."""
-        del task, deadline_s
-        return NothingToDo("balanced", "the measurement plans nothing")
-
-
 def run(core: int, folder: Path, parent: Connection) -> None:
     """Serve on one core; send the port, then after a word from the parent what arrived."""
     os.sched_setaffinity(0, {core})
@@ -113,7 +103,8 @@ async def _serve(folder: Path, parent: Connection) -> None:
     store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
     recorder = PrometheusRecorder()
     tools = Tools(store, SystemClock(), recorder, SettingsTuner(settings))
-    controller = Controller(tools, archive=store, runner=NoRunner())
+    runner = ProcessPlanRunner()
+    controller = Controller(tools, archive=store, runner=runner)
     desks = Desks(
         NotingDesk(controller.ranks, arrivals),
         controller.operators,
@@ -139,6 +130,7 @@ async def _serve(folder: Path, parent: Connection) -> None:
     await asyncio.wait({life})
     await server.stop()
     await asyncio.to_thread(store.close)
+    runner.close()
 
 
 def resident() -> int:

@@ -10,19 +10,14 @@ from contextlib import contextmanager
 from math import isfinite
 from typing import TypeVar
 
-import numpy as np
 from eplb.v1 import agent_pb2
 
 from eplb_service.domain.errors import InvalidReport, InvalidRequest, InvalidTable
 from eplb_service.domain.ids import CountArray, Epoch, IntArray, Revision
-from eplb_service.domain.report import CountedUnder, LoadReport, SentCounts, StepCounts
+from eplb_service.domain.report import NO_SENT, CountedUnder, LoadReport, SentCounts, StepCounts
 from eplb_service.wire.enums import PHASE
 from eplb_service.wire.matrix import decode_counts, decode_ints, encode_matrix
 from eplb_service.wire.scalars import digest, require
-
-COLUMN, COUNTS = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-NO_SENT = SentCounts(COLUMN, COLUMN, COUNTS)
-"""What a report without sent counts holds."""
 
 
 def encode_report(report: LoadReport) -> agent_pb2.LoadReport:
