@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.ids import CountArray
 from eplb_service.domain.placement import EMPTY
-from eplb_service.domain.report import LoadReport, StepCounts
+from eplb_service.domain.report import NO_SENT, LoadReport, SentCounts, StepCounts
 from eplb_service.load.group import Group, WindowTerms
 
 
@@ -41,14 +41,17 @@ def check_origin(report: LoadReport, rank: int, group: Group) -> None:
         )
 
 
-def check_content(report: LoadReport, rank: int, group: Group) -> None:
-    """Refuse wrong shapes, values that are no counts, and a sum that is not tokens x top_k."""
+def check_content(report: LoadReport, rank: int, group: Group, known: SentCounts = NO_SENT) -> None:
+    """Refuse wrong shapes, values that are no counts, and a sum that is not tokens x top_k.
+
+    known    sent counts whose experts were found right under this placement
+    """
     _check_shapes(report, rank, group)
     _check_counts(report.received, rank, ("layer", "slot"), group)
     _check_counts(report.sent_total, rank, ("layer",), group)
     _check_steps(report, rank)
     _check_empty_slots(report, rank, group)
-    _check_sent(report, rank, group)
+    _check_sent(report, rank, group, known)
     expected = report.steps.tokens * group.top_k
     wrong = np.flatnonzero(report.sent_total != expected)
     if wrong.size:
@@ -190,7 +193,7 @@ def _check_empty_slots(report: LoadReport, rank: int, group: Group) -> None:
         )
 
 
-def _check_sent(report: LoadReport, rank: int, group: Group) -> None:
+def _check_sent(report: LoadReport, rank: int, group: Group, known: SentCounts) -> None:
     sent = report.sent
     columns = (sent.layers, sent.experts, sent.tokens)
     if len({column.shape for column in columns}) > 1 or sent.tokens.ndim != 1:
@@ -209,7 +212,8 @@ def _check_sent(report: LoadReport, rank: int, group: Group) -> None:
         )
     if not sent.tokens.size:
         return
-    _check_experts(report, rank, group)
+    if sent.layers is not known.layers or sent.experts is not known.experts:
+        _check_experts(report, rank, group)
     _check_counts(sent.tokens, rank, ("sent entry",), group)
 
 

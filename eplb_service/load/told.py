@@ -34,15 +34,26 @@ def without_sent(report: LoadReport) -> LoadReport:
     return replace(report, sent=NO_SENT) if report.sent.tokens.size else report
 
 
+def with_columns(report: LoadReport, known: SentCounts) -> LoadReport:
+    """Return a report that shares the columns of known sent counts, where they are equal."""
+    sent = report.sent
+    columns = ((sent.layers, known.layers), (sent.experts, known.experts))
+    if not sent.tokens.size or not all(
+        of.dtype == as_known.dtype and np.array_equal(of, as_known) for of, as_known in columns
+    ):
+        return report
+    return replace(report, sent=SentCounts(known.layers, known.experts, sent.tokens))
+
+
 def sent_cut(step: int, cut: Cut, group: Group) -> SentCut | None:
     """Take the sent counts out of a cut; None unless all of its reports tell them."""
     if not all(len(report.sent.tokens) for report in cut.values()):
         return None
-    told = {key: _numbered(report.sent, group) for key, report in cut.items()}
+    told = _numbered(cut, group)
     first, *others = [numbers for numbers, _ in told.values()]
     common = first
     for numbers in others:
-        if not np.array_equal(common, numbers):
+        if numbers is not common and not np.array_equal(common, numbers):
             common = np.intersect1d(common, numbers, assume_unique=True)
     tokens = {
         key: tokens if numbers.size == common.size else tokens[np.searchsorted(numbers, common)]
@@ -86,13 +97,27 @@ def _sum(told: SentCut, at: CountArray) -> CountArray:
     return total[at]
 
 
-def _numbered(sent: SentCounts, group: Group) -> tuple[CountArray, CountArray]:
-    """Numbers of the experts that a report tells of, ascending, and their tokens."""
-    numbers = sent.layers.astype(np.int64) * group.placement.num_experts + sent.experts
-    if (numbers[1:] > numbers[:-1]).all():
-        return numbers, sent.tokens
-    order = np.argsort(numbers)
-    return numbers[order], sent.tokens[order]
+Told = tuple[CountArray, CountArray]
+"""Numbers of the experts that a report tells of, ascending, and their tokens."""
+
+
+def _numbered(cut: Cut, group: Group) -> dict[tuple[int, Phase], Told]:
+    """Number the experts that each report tells of; reports that share columns share numbers."""
+    found: dict[tuple[int, Phase], Told] = {}
+    shared: tuple[SentCounts, CountArray] | None = None
+    for key, report in cut.items():
+        sent = report.sent
+        if shared and sent.layers is shared[0].layers and sent.experts is shared[0].experts:
+            found[key] = shared[1], sent.tokens
+            continue
+        numbers = sent.layers.astype(np.int64) * group.placement.num_experts + sent.experts
+        if (numbers[1:] > numbers[:-1]).all():
+            shared = sent, numbers
+            found[key] = numbers, sent.tokens
+        else:
+            order = np.argsort(numbers)
+            found[key] = numbers[order], sent.tokens[order]
+    return found
 
 
 def _holders(group: Group, layer: int, expert: int) -> list[int]:

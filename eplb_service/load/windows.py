@@ -7,7 +7,7 @@ from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.heat import BySource
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.report import LoadReport, Phase
+from eplb_service.domain.report import NO_SENT, LoadReport, Phase
 from eplb_service.load.checks import check_content, check_order, check_origin, check_rank
 from eplb_service.load.conservation import (
     encloses,
@@ -17,7 +17,7 @@ from eplb_service.load.conservation import (
 from eplb_service.load.cuts import Cuts
 from eplb_service.load.group import Group, WindowTerms
 from eplb_service.load.sources import sent_between
-from eplb_service.load.told import SentCut, lost_to_experts, sent_cut, without_sent
+from eplb_service.load.told import SentCut, lost_to_experts, sent_cut, with_columns, without_sent
 from eplb_service.load.window import LoadWindow, Span, empty_window, enclose
 
 Key = tuple[int, Phase]
@@ -40,6 +40,8 @@ class LoadWindows:
         """Windows enclosed since the newest cut: who looks twice is told the same."""
         self._cuts = Cuts(terms)
         self._broken: list[tuple[int, int]] = []
+        self._columns = NO_SENT
+        """The newest sent counts: nearly all reports tell of the same experts."""
         self._told: deque[SentCut] = deque(maxlen=MOST_TOLD)
         """The newest complete cuts with sent counts, which come seldom."""
 
@@ -56,6 +58,7 @@ class LoadWindows:
         self._cuts = Cuts(self._terms)
         self._broken.clear()
         self._told.clear()
+        self._columns = NO_SENT
 
     def add(self, report: LoadReport, rank: int) -> None:
         """Take one rank's report.
@@ -69,7 +72,10 @@ class LoadWindows:
         if report.is_closing and report.epoch < self._group.epoch:
             return
         check_origin(report, rank, self._group)
-        check_content(report, rank, self._group)
+        report = with_columns(report, self._columns)
+        check_content(report, rank, self._group, self._columns)
+        if report.sent.tokens.size:
+            self._columns = report.sent
         key = (rank, report.phase)
         check_order(report, self._last.get(key), rank, self._terms)
         if key not in self._last:

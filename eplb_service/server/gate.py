@@ -171,7 +171,11 @@ class Gate(grpc.aio.ServerInterceptor):
             wait_s = meter.wait_s(len(raw), loop.time())
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            yield parsed(parse, raw)
+            message = parsed(parse, raw)
+            # What was taken is not kept until the next word comes: a Hello is half a megabyte.
+            raw = b""  # noqa: PLW2901
+            yield message
+            del message
 
 
 def parsed(parse: Callable[[bytes], M], raw: bytes) -> M:
