@@ -82,7 +82,6 @@ def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) 
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)
-    seconds = (_WARM_UP + num_reports) * INTERVAL_S
     return [
         Figure("agents", float(num_agents), ""),
         Figure("reports", float(len(sent)), ""),
@@ -90,7 +89,9 @@ def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) 
         Figure("send to window, median", 1e3 * float(np.median(took_s)), "ms"),
         Figure("send to window, p99", 1e3 * float(np.quantile(took_s, 0.99)), "ms", 100.0),
         Figure("send to window, longest", 1e3 * float(took_s.max()), "ms"),
-        Figure("share of one core used", arrivals.cpu_s / seconds, ""),
+        Figure("share of one core used", arrivals.cpu_s / arrivals.seconds, ""),
+        Figure("CPU time of a report", 1e6 * arrivals.cpu_s / max(1, len(arrivals.at_s)), "us"),
+        Figure("time that others kept the core", arrivals.waited_s / arrivals.seconds, ""),
         Figure("resident memory", arrivals.resident_bytes / MIB, "MiB"),
         Figure("resident memory grown since the first report", arrivals.grown_bytes / MIB, "MiB"),
     ]

@@ -42,6 +42,10 @@ class Arrivals:
     at_s: dict[ReportKey, float] = field(default_factory=dict[ReportKey, float])
     """Monotonic clock, once the report was checked and in its window."""
     cpu_s: float = 0.0
+    seconds: float = 0.0
+    """That the measurement took; longer than it should where the clients are late."""
+    waited_s: float = 0.0
+    """For a core that others used, while the main thread could have run."""
     resident_bytes: int = 0
     """Of the controller's process, at the end."""
     grown_bytes: int = 0
@@ -120,8 +124,11 @@ async def _serve(folder: Path, parent: Connection) -> None:
     life = asyncio.create_task(controller.run(leading))
     await asyncio.to_thread(parent.recv)  # the measurement begins
     before_s, before_bytes = time.process_time(), resident()
+    began_s, waited_s = time.monotonic(), waited()
     await asyncio.to_thread(parent.recv)  # and ends
     arrivals.cpu_s = time.process_time() - before_s
+    arrivals.seconds = time.monotonic() - began_s
+    arrivals.waited_s = waited() - waited_s
     arrivals.resident_bytes = resident()
     arrivals.grown_bytes = arrivals.resident_bytes - before_bytes
     arrivals.num_rejected = sum(d.num_rejected for d in controller.registry.all())
@@ -131,6 +138,11 @@ async def _serve(folder: Path, parent: Connection) -> None:
     await server.stop()
     await asyncio.to_thread(store.close)
     runner.close()
+
+
+def waited() -> float:
+    """Seconds for which the main thread was ready and no core was free."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def resident() -> int:
