@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure
-from benchmarks.ingest.ranks import INTERVAL_S, Sent, report_all
+from benchmarks.ingest.ranks import Sent, report_all
 from benchmarks.ingest.server import Arrivals, run
 from benchmarks.ingest.shape import K3, NUM_DEPLOYMENTS, SENT_EVERY, Size
 

@@ -98,6 +98,9 @@ class Meter:
     planned_at_s: float = 0.0
     """Unix time of the newest automatic planning cycle that did not fail; 0 before the first."""
     was_halted: bool = False
+    single: tuple[Placement, tuple[int, ...], tuple[int, int]] | None = None
+    """Experts with one replica, and those of them on ranks that are away: of which placement and
+    ranks, and how many."""
     hottest: tuple[tuple[str, ...], ...] = ()
     """Labels of the experts that are shown as the hottest."""
     shown: tuple[int, int, int, int] = (-1, -1, -1, -1)

@@ -5,8 +5,6 @@ Axes    L MoE layers   S the rank's local slots   X sent entries
 Raises InvalidReport with one word of reason: shape, negative, nan, or malformed.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from math import isfinite
 from typing import TypeVar
 
@@ -43,7 +41,7 @@ def encode_report(report: LoadReport) -> agent_pb2.LoadReport:
 
 def decode_report(message: agent_pb2.LoadReport) -> LoadReport:
     """Translate a load report; its arrays are views of the message's bytes."""
-    with _as_report():
+    try:
         require(message, "received", "sent_total", "steps")
         received = _counted(decode_counts(message.received, "received", axes=2), "received")
         sent_total = _counted(decode_counts(message.sent_total, "sent_total", axes=1), "sent_total")
@@ -68,13 +66,7 @@ def decode_report(message: agent_pb2.LoadReport) -> LoadReport:
             sent=_decode_sent(message.sent) if message.HasField("sent") else NO_SENT,
             steps=_decode_steps(message.steps),
         )
-
-
-@contextmanager
-def _as_report() -> Generator[None]:
-    """Give what is wrong with a part the name of what is wrong with the report."""
-    try:
-        yield
+    # What is wrong with a part gets the name of what is wrong with the report.
     except InvalidTable as error:
         raise InvalidReport(f"load report: {error}", reason="shape") from error
     except InvalidRequest as error:
