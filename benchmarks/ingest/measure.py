@@ -75,10 +75,10 @@ def measure(
             if server.is_alive():
                 server.kill()
                 server.join(_END_S)
-    return _figures(sent, arrivals, num_deployments * size.num_ranks, num_reports)
+    return _figures(sent, arrivals, num_deployments * size.num_ranks)
 
 
-def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) -> list[Figure]:
+def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)

@@ -95,15 +95,19 @@ def run(core: int, folder: Path, parent: Connection) -> None:
     asyncio.run(_serve(folder, parent))
 
 
-async def _serve(folder: Path, parent: Connection) -> None:
-    arrivals = Arrivals()
-    settings = Settings(
+def _settings(folder: Path) -> Settings:
+    return Settings(
         store=StoreSettings(url=f"sqlite:///{folder / 'eplb.db'}"),
         planning=PlanningSettings(is_automatic=False),
         window=WindowSettings(
             report_every_steps=STEPS_PER_REPORT, sent_every_reports=SENT_EVERY, interval_steps=50
         ),
     )
+
+
+async def _serve(folder: Path, parent: Connection) -> None:
+    arrivals = Arrivals()
+    settings = _settings(folder)
     store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
     recorder = PrometheusRecorder()
     tools = Tools(store, SystemClock(), recorder, SettingsTuner(settings))

@@ -93,8 +93,6 @@ class Deployment:
         self.returned_incarnation = Incarnation(0)
         """The incarnation that a plan back to the settled placement was drawn for."""
         self.heard_at_s: dict[int, float] = {}
-        self.told_step: tuple[Incarnation, int] = (Incarnation(0), -1)
-        """The newest step that the machine was told of by reports, and whose it is."""
         """Monotonic time of each rank's last accepted report."""
         self.num_rejected = 0
         self.last_plan_ended_s = float("-inf")

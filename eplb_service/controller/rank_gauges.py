@@ -70,10 +70,10 @@ def _show_reports(deployment: Deployment, ranks: tuple[RankView, ...], tools: To
 
 def _single(deployment: Deployment, away: tuple[int, ...]) -> tuple[int, int]:
     """Count as below; what was counted already is not counted again every second."""
-    placement, known = deployment.driver.state.serving.placement, deployment.meter.single
+    placement, known = deployment.driver.state.serving.placement, deployment.meter.shown.single
     if known is None or known[0] is not placement or known[1] != away:
         known = placement, away, single_replicas(placement, away)
-        deployment.meter.single = known
+        deployment.meter.shown.single = known
     return known[2]
 
 

@@ -86,13 +86,14 @@ class Link:
         A step that finds no room now is told by the next report.
         """
         deployment, told = self._deployment, (self._incarnation, step)
+        meter = deployment.meter
         membership = deployment.driver.state.membership
         member = membership.members[self._rank] if membership else None
         is_idle = member is not None and member.status.is_idle
-        if told <= deployment.told_step and not is_idle:
+        if told <= meter.told_step and not is_idle:
             return
         if deployment.driver.offer(RankStepped(self._rank, *told)):
-            deployment.told_step = max(deployment.told_step, told)
+            meter.told_step = max(meter.told_step, told)
 
     def _require_current(self, counted: Incarnation) -> None:
         if self._incarnation != counted:

@@ -51,7 +51,8 @@ class SentCounts:
             frozen(array)
 
 
-NO_SENT = SentCounts(*(np.zeros(0, dtype=np.int32),) * 2, np.zeros(0, dtype=np.int64))
+_NOBODY = np.zeros(0, dtype=np.int32)
+NO_SENT = SentCounts(_NOBODY, _NOBODY, np.zeros(0, dtype=np.int64))
 """What a report without sent counts holds."""
 
 

@@ -134,21 +134,13 @@ class LoadWindows:
     def _spans(self, phases: tuple[Phase, ...]) -> Iterator[Span]:
         longest = self._terms.num_intervals * self._terms.interval_steps
         steps = sorted(self._cuts.by_step)
-        needed = tuple(self._needed(phases))
+        needed = tuple(_needed(self._group.num_ranks, self._last, phases))
         marks = {step: _marks(self._cuts.by_step[step], needed) for step in steps}
         for last in steps:
             for first in steps:
                 if 0 < last - first <= longest and self._is_sound(first, last):
                     ranks = sorted(rank for rank, _ in marks[first] & marks[last])
                     yield Span(first, last, tuple(ranks))
-
-    def _needed(self, phases: tuple[Phase, ...]) -> Iterator[tuple[int, tuple[Key, ...]]]:
-        """Which reports of a rank enclose its load: a phase never reported holds nothing."""
-        for rank in range(self._group.num_ranks):
-            seen = tuple(key for key in ((rank, phase) for phase in Phase) if key in self._last)
-            needed = tuple(key for key in seen if key[1] in phases) or seen
-            if needed:
-                yield rank, needed
 
     def _check_conservation(self, step: int) -> None:
         """Compare sent and received since the complete cut before, once a cut is complete."""
@@ -178,6 +170,17 @@ class LoadWindows:
                 "no window encloses these steps",
                 reason="conservation",
             )
+
+
+def _needed(
+    num_ranks: int, told: Mapping[Key, LoadReport], phases: tuple[Phase, ...]
+) -> Iterator[tuple[int, tuple[Key, ...]]]:
+    """Which reports of a rank enclose its load: a phase never reported holds nothing."""
+    for rank in range(num_ranks):
+        seen = tuple(key for key in ((rank, phase) for phase in Phase) if key in told)
+        needed = tuple(key for key in seen if key[1] in phases) or seen
+        if needed:
+            yield rank, needed
 
 
 def _marks(

@@ -13,7 +13,7 @@ from eplb.v1 import admin_pb2_grpc, agent_pb2
 from eplb_service.domain.errors import TooManyRequests
 from eplb_service.protocol.messages import Idle
 from eplb_service.server.gate import CONNECT
-from eplb_service.server.limits import MOST_CALLERS, CallLimiter, Limits, StreamMeter
+from eplb_service.server.limits import MOST_CALLERS, CallLimiter, Limits, SpareWords, StreamMeter
 from eplb_service.server.serving import ControllerServer, Desks, Locks, ServerOptions
 from eplb_service.wire.up import encode_up
 from tests.server.conftest import Served
@@ -50,13 +50,38 @@ def test_callers_that_come_and_go_are_forgotten() -> None:
 
 
 def test_a_stream_waits_for_as_long_as_it_was_too_fast() -> None:
-    meter = StreamMeter(Limits(words_per_s=10, words_at_once=20, bytes_per_s=1000), 0.0)
+    slow = Limits(words_per_s=10, words_at_once=20, bytes_per_s=1000)
+    meter = StreamMeter(slow, 0.0, SpareWords(slow, 0.0))
     assert [meter.wait_s(1, 0.0) for _ in range(20)] == [0.0] * 20
     assert meter.wait_s(1, 0.0) == pytest.approx(0.1)
     assert meter.wait_s(1, 0.0) == pytest.approx(0.2)
     assert meter.wait_s(1, 10.0) == 0.0, "the debt is paid"
-    large = StreamMeter(Limits(bytes_per_s=1000, bytes_at_once=2000), 0.0)
+    few = Limits(bytes_per_s=1000, bytes_at_once=2000)
+    large = StreamMeter(few, 0.0, SpareWords(few, 0.0))
     assert large.wait_s(3000, 0.0) == pytest.approx(1.0)
+
+
+def test_f66_a_flood_of_a_whole_deployment_takes_no_more_than_is_to_spare() -> None:
+    limits, now_s, taken = Limits(), 0.0, 0
+    spare = SpareWords(limits, now_s)
+    flood = [StreamMeter(limits, now_s, spare) for _ in range(64)]
+    ready_s = [0.0] * 64
+    for _ in range(1000):
+        now_s += 0.01
+        for number, meter in enumerate(flood):
+            while ready_s[number] <= now_s:
+                ready_s[number] = now_s + meter.wait_s(1, now_s)
+                taken += 1
+    own = 64 * (limits.own_words_at_once + 10 * limits.own_words_per_s)
+    assert taken <= own + 12 * limits.spare_words_per_s + 64
+    modest = StreamMeter(limits, now_s, spare)
+    assert [modest.wait_s(1, now_s + second / 2) for second in range(200)] == [0.0] * 200
+
+
+def test_one_rank_with_fast_steps_takes_what_others_leave() -> None:
+    limits = Limits()
+    meter = StreamMeter(limits, 0.0, SpareWords(limits, 0.0))
+    assert all(meter.wait_s(1, number / 100) == 0.0 for number in range(2000))
 
 
 async def test_calls_beyond_the_limit_reach_no_desk() -> None:
