@@ -159,7 +159,7 @@ def _of_controller(client: Client, options: Options, args: Namespace) -> Basis:
     if len(args.policy) > 1:
         raise invalid("a controller draws by one policy at a time; name one, or none for its own")
     policy: str = args.policy[0] if args.policy else ""
-    spec = PlanRequest(options.deployment, policy, (), "analyze")
+    spec = PlanRequest(options.deployment, policy, (), "analyze", options.who)
     request = pb.PlanRequest(spec=encode_spec(spec))
     answer = decode_answer(client.ask(client.stub.Plan, request).answer)
     if isinstance(answer, NothingView):

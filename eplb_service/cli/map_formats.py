@@ -55,7 +55,7 @@ class ReadMap:
 def read_map(data: bytes, *, num_ranks: int | None, form: MapFormat | None = None) -> ReadMap:
     """Read a file's bytes, in the format that they look like or the one that is named.
 
-    num_ranks    ranks to deal slots to, where the format knows none
+    num_ranks    ranks to deal slots to; where the format knows its ranks, what it must agree with
     Raises InvalidMapFile or Failure, saying what is wrong.
     """
     if data.startswith((NPY, ZIP)):
@@ -72,7 +72,7 @@ def read_map(data: bytes, *, num_ranks: int | None, form: MapFormat | None = Non
             rows, seen = _tensorrt_rows(cast("dict[str, object]", tree)), MapFormat.TENSORRT
         case _:
             _agreed(MapFormat.ASCEND, form)
-            return ReadMap(parse_map(text), MapFormat.ASCEND)
+            return ReadMap(_of_ranks(parse_map(text), num_ranks), MapFormat.ASCEND)
     return ReadMap(_dealt(rows, num_ranks), _agreed(seen, form))
 
 
@@ -99,6 +99,15 @@ def _agreed(seen: MapFormat, named: MapFormat | None) -> MapFormat:
     if named not in {None, seen}:
         raise InvalidMapFile(f"the file looks like {seen}, and {named} was named; nothing changed")
     return seen
+
+
+def _of_ranks(found: MapFile, num_ranks: int | None) -> MapFile:
+    own = len(found.layers[0][1])
+    if num_ranks not in {None, own}:
+        raise InvalidMapFile(
+            f"the file has {own} ranks, and --ranks says {num_ranks}; nothing changed"
+        )
+    return found
 
 
 def _text(data: bytes) -> str:

@@ -24,7 +24,7 @@ def validate(client: Client, options: Options, args: Namespace) -> Answer:
     path: Path = args.file
     try:
         found = _read(args).found
-        num_experts: int = args.experts or _highest(found) + 1
+        num_experts: int = _highest(found) + 1 if args.experts is None else args.experts
         _require_room(found, num_experts)
         placement = placement_of(found, model_layers=found.layer_ids, num_experts=num_experts)
     except EplbError as error:
@@ -74,6 +74,8 @@ def _read(args: Namespace) -> ReadMap:
 
 def _require_room(found: MapFile, num_experts: int) -> None:
     """Raise InvalidMapFile where some expert must be missing, before tables are made for all."""
+    if not num_experts:
+        raise InvalidMapFile("no experts; expected one or more, in the file and by --experts")
     num_slots = max(sum(len(rank) for rank in ranks) for _, ranks in found.layers)
     if num_experts > num_slots:
         raise InvalidMapFile(

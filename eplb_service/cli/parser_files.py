@@ -88,7 +88,7 @@ def _name_map(parser: ArgumentParser) -> None:
         "--ranks",
         type=small_number,
         metavar="N",
-        help="ranks to deal its slots to; vllm-ascend's files name their own",
+        help="ranks to deal its slots to; vllm-ascend's files name theirs, which must be as many",
     )
 
 

@@ -104,7 +104,8 @@ def drawn(answer: ShownPlan | NothingView) -> Answer:
 
 def plan_request(options: Options, args: Namespace) -> PlanRequest:
     """Say what is asked of a plan."""
-    return PlanRequest(options.deployment, args.policy, args.layers, args.reason)
+    who = options.who
+    return PlanRequest(options.deployment, args.policy, args.layers, args.reason, who)
 
 
 def would_change(answer: ShownPlan | NothingView) -> bool:

@@ -21,6 +21,7 @@ JUDGED_AS = {
     Origin.AUTOMATIC: "an automatic one: every gate binds it",
     Origin.OPERATOR: "an operator's: gates only annotate it",
 }
+BY_ITSELF = "nobody: the controller drew it by itself"
 UNCHANGED = "Nothing was changed."
 
 
@@ -70,6 +71,7 @@ def explain_plan(view: ShownPlan) -> str:
     ]
     drawn = [
         line("drawn", clock_time(view.drawn_at_s), f"judged as {JUDGED_AS[view.plan.origin]}"),
+        line("asked by", view.plan.who or BY_ITSELF),
         *([line("reason", view.plan.reason)] if view.plan.reason else []),
     ]
     parts = [

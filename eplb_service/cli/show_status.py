@@ -159,10 +159,17 @@ def show_history(view: HistoryView) -> str:
     if not view.entries:
         return f"nothing has happened to {view.deployment or 'the deployment'} yet"
     rows = [
-        (clock_time(entry.at_s), entry.kind, str(entry.epoch), entry.plan_id or "-", entry.text)
+        (
+            clock_time(entry.at_s),
+            entry.kind,
+            str(entry.epoch),
+            entry.plan_id or "-",
+            entry.who or "-",
+            entry.text,
+        )
         for entry in view.entries
     ]
-    return table(("time", "kind", "epoch", "plan", "what"), rows, right=(2,))
+    return table(("time", "kind", "epoch", "plan", "who", "what"), rows, right=(2,))
 
 
 def show_config(values: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from eplb_service.controller.maps import placement_in
 from eplb_service.controller.plan_book import KeptPlan, plan_view
 from eplb_service.controller.planning import NothingToDo, ToPlacement
 from eplb_service.controller.ports import Archive
-from eplb_service.controller.reading import draw_of, draw_only
+from eplb_service.controller.reading import draw_of, draw_only, name_of
 from eplb_service.controller.records import EpochRecord
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.teller import Teller
@@ -25,7 +25,7 @@ from eplb_service.domain.errors import (
     UnknownEpoch,
 )
 from eplb_service.domain.ids import Epoch
-from eplb_service.domain.plan import Answer, Origin
+from eplb_service.domain.plan import Answer, Cause, Origin
 from eplb_service.protocol.wave_state import WavePhase
 
 Started = PlanView | NothingView
@@ -53,8 +53,9 @@ class PlanVerbs:
             kept = self._drawer.judged_again(deployment, deployment.book.find(plan_id))
             if kept.verdict.answer is Answer.NO:
                 raise _rejected(kept)
-            applied = replace(kept.plan, reason=f"{kept.plan.reason}; applied: {why(act)}")
-            await self._drawer.start(deployment, replace(kept, plan=applied))
+            cause = asked(act, f"{kept.plan.cause.reason}; applied: {why(act)}")
+            applied = replace(kept, plan=replace(kept.plan, cause=cause))
+            await self._drawer.start(deployment, applied)
             return run_view(deployment, deployment.book.find(plan_id))
 
         return await once(deployment, act, f"apply {plan_id}", work)
@@ -64,8 +65,8 @@ class PlanVerbs:
         deployment = self._registry.find(act.deployment)
 
         async def work() -> Started:
-            asked = replace(request, reason=why(act))
-            return await self._draw_and_start(deployment, draw_of(deployment, asked))
+            spec = replace(request, reason=why(act), who=act.who)
+            return await self._draw_and_start(deployment, draw_of(deployment, spec))
 
         return await once(deployment, act, f"rebalance {request}", work)
 
@@ -80,7 +81,8 @@ class PlanVerbs:
                     f"plan {plan_id} is not running, it is {kept.phase}; nothing to end"
                 )
             await deployment.driver.ask(StopAsked(plan_id, f"aborted: {why(act)}"))
-            self._teller.note(deployment, "abort", f"plan aborted: {why(act)}", plan_id)
+            text = f"plan aborted: {why(act)}"
+            self._teller.note(deployment, "abort", text, plan_id, who=name_of(act.who))
             return run_view(deployment, deployment.book.find(plan_id))
 
         return await once(deployment, act, f"abort {plan_id}", work)
@@ -91,8 +93,8 @@ class PlanVerbs:
 
         async def work() -> Started:
             target = await self._settled(deployment, epoch)
-            reason = f"rollback to epoch {target.wave.epoch}: {why(act)}"
-            draw = Draw(ToPlacement(target.placement), (), Origin.OPERATOR, reason)
+            cause = asked(act, f"rollback to epoch {target.wave.epoch}: {why(act)}")
+            draw = Draw(ToPlacement(target.placement), (), cause)
             return await self._draw_and_start(deployment, draw)
 
         return await once(deployment, act, f"rollback {epoch}", work)
@@ -103,7 +105,7 @@ class PlanVerbs:
 
         async def work() -> Started:
             target = placement_in(deployment, request.text, reshape=request.may_reshape)
-            draw = Draw(ToPlacement(target), (), Origin.OPERATOR, f"import: {why(act)}")
+            draw = Draw(ToPlacement(target), (), asked(act, f"import: {why(act)}"))
             if request.is_dry_run:
                 return await draw_only(deployment, draw, self._drawer, self._teller)
             return await self._draw_and_start(deployment, draw)
@@ -140,8 +142,13 @@ class PlanVerbs:
 
 
 def why(act: ActRequest) -> str:
-    """Who asked, and what for."""
-    return f"{act.reason or 'no reason given'} ({act.who or 'unknown'})"
+    """What was asked for."""
+    return act.reason or "no reason given"
+
+
+def asked(act: ActRequest, reason: str) -> Cause:
+    """Cause of a plan that an operator asks for."""
+    return Cause(Origin.OPERATOR, reason, name_of(act.who))
 
 
 def _rejected(kept: KeptPlan) -> PlanRejected:

@@ -95,7 +95,7 @@ class Counting:
         if phase is WavePhase.SETTLED and base is not None:
             moved, undone = meter.undoing.counted(base, record.placement)
             add(MOVES_UNDONE, (name,), int(undone.sum()))
-            if ended.plan is not None and ended.plan.origin is Origin.AUTOMATIC:
+            if ended.plan is not None and ended.plan.cause.origin is Origin.AUTOMATIC:
                 deployment.moved(moved, undone, now_s=self._clock.monotonic_s())
         meter.base = meter.spent_at_s = meter.may_commit_at_s = None
 

@@ -230,5 +230,5 @@ def on_trial(deployment: Deployment, plan: Plan, old: Placement) -> OnTrial:
         Trial(plan.plan_id, promised, deployment.paces, is_rollback),
         old,
         deployment.driver.state.serving.wave.epoch,
-        may_roll_back=plan.origin is Origin.AUTOMATIC and not is_rollback,
+        may_roll_back=plan.cause.origin is Origin.AUTOMATIC and not is_rollback,
     )

@@ -55,6 +55,8 @@ class PlanRequest:
     layers: tuple[int, ...]
     """MoE layer indexes; empty: all."""
     reason: str
+    who: str
+    """Who asks."""
 
 
 @dataclass(frozen=True, slots=True)

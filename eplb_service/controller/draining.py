@@ -6,7 +6,7 @@ has emptied it. The set of drained ranks is written down, so that it outlives th
 
 from dataclasses import replace
 
-from eplb_service.controller.acting import Started, once, why
+from eplb_service.controller.acting import Started, asked, once, why
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.drawing import Draw, Drawer, goal_of
@@ -18,7 +18,7 @@ from eplb_service.controller.rollcall import copied_first
 from eplb_service.controller.teller import Teller
 from eplb_service.controller.views import NothingView
 from eplb_service.domain.errors import InvalidRequest, UnknownRank
-from eplb_service.domain.plan import Answer, Origin
+from eplb_service.domain.plan import Answer, Cause
 
 
 class DrainVerbs:
@@ -42,7 +42,8 @@ class DrainVerbs:
             wanted = tuple(sorted({*deployment.drained, rank}))
             reason = f"drain of rank {rank}: {why(act)}"
             first = copied_first(deployment.driver.state.serving.placement, wanted)
-            return await self._change(deployment, wanted, f"{reason}; {first}" if first else reason)
+            reason = f"{reason}; {first}" if first else reason
+            return await self._change(deployment, wanted, asked(act, reason))
 
         return await once(deployment, act, f"drain {rank}", work)
 
@@ -59,33 +60,35 @@ class DrainVerbs:
                     "changed"
                 )
             wanted = tuple(other for other in drained if other != rank)
-            return await self._change(deployment, wanted, f"undrain of rank {rank}: {why(act)}")
+            cause = asked(act, f"undrain of rank {rank}: {why(act)}")
+            return await self._change(deployment, wanted, cause)
 
         return await once(deployment, act, f"undrain {rank}", work)
 
     async def _change(
-        self, deployment: Deployment, drained: tuple[int, ...], reason: str
+        self, deployment: Deployment, drained: tuple[int, ...], cause: Cause
     ) -> Started:
         """Draw the plan for such drained ranks; where it may run, write them down and start it."""
-        found = await self._drawer.draw(deployment, drain_draw(deployment, drained, reason))
+        found = await self._drawer.draw(deployment, drain_draw(deployment, drained, cause))
         if isinstance(found, KeptPlan) and found.verdict.answer is Answer.NO:
             self._drawer.reject(deployment, found)
             return plan_view(deployment.name, deployment.book.find(found.plan.plan_id))
         await self._registry.keep(deployment, DrainNote(drained))
         deployment.switches = replace(deployment.switches, drained=drained)
-        kind = reason.partition(" ")[0]
-        self._teller.note(deployment, kind, f"{reason}; drained are {list(drained) or 'none'}")
+        kind = cause.reason.partition(" ")[0]
+        text = f"{cause.reason}; drained are {list(drained) or 'none'}"
+        self._teller.note(deployment, kind, text, who=cause.who)
         if isinstance(found, NothingToDo):
             return NothingView(deployment.name, found.reason, found.text)
         await self._drawer.start(deployment, found)
         return plan_view(deployment.name, deployment.book.find(found.plan.plan_id))
 
 
-def drain_draw(deployment: Deployment, drained: tuple[int, ...], reason: str) -> Draw:
+def drain_draw(deployment: Deployment, drained: tuple[int, ...], cause: Cause) -> Draw:
     """What plan empties drained ranks and fills those that are back."""
     seed = int(deployment.driver.state.highest_epoch)
     goal = goal_of(deployment.tuning.planning, seed=seed)
-    return Draw(goal, (), Origin.OPERATOR, reason, masked=drained)
+    return Draw(goal, (), cause, masked=drained)
 
 
 def still_full(deployment: Deployment) -> tuple[int, ...]:

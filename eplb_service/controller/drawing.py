@@ -42,8 +42,7 @@ class Draw:
 
     goal: Goal
     layers: tuple[int, ...]
-    origin: Origin
-    reason: str
+    cause: Cause
     masked: tuple[int, ...] | None = None
     """Ranks that take no part; None for those that are drained."""
 
@@ -109,7 +108,8 @@ class Drawer:
 
     def judged_again(self, deployment: Deployment, kept: KeptPlan) -> KeptPlan:
         """Judge a kept plan by how things stand now, as one that an operator asks for."""
-        fresh = self._judged(deployment, replace(kept.plan, origin=Origin.OPERATOR))
+        asked = replace(kept.plan.cause, origin=Origin.OPERATOR)
+        fresh = self._judged(deployment, replace(kept.plan, cause=asked))
         again = replace(kept, plan=fresh.plan, verdict=fresh.verdict)
         deployment.book.keep(again)
         return again
@@ -118,9 +118,10 @@ class Drawer:
         """Put a plan aside that must not run, and return what speaks against it."""
         said = next(f for f in kept.verdict.findings if f.answer is Answer.NO)
         deployment.book.keep(replace(kept, phase=PlanPhase.REJECTED, ending=said.text))
-        if kept.plan.origin is Origin.OPERATOR or deployment.is_news(said.gate):
-            text = f"plan no: {said.gate}: {said.text}; {kept.plan.reason}"
-            self._teller.note(deployment, "plan", text, kept.plan.plan_id)
+        plan = kept.plan
+        if plan.cause.origin is Origin.OPERATOR or deployment.is_news(said.gate):
+            text = f"plan no: {said.gate}: {said.text}; {plan.cause.reason}"
+            self._teller.note(deployment, "plan", text, plan.plan_id, who=plan.cause.who)
         return said
 
     async def start(self, deployment: Deployment, kept: KeptPlan) -> None:
@@ -196,7 +197,7 @@ def task_of(deployment: Deployment, draw: Draw) -> PlanningInput:
             dead=tuple(rank for rank in away(membership) if rank in masked),
         ),
         timing=_timing(deployment, window, len(profiles)),
-        cause=Cause(draw.origin, draw.reason),
+        cause=draw.cause,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from eplb_service.controller.views import HeatView, HistoryView, StatusView
 from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.plan import Finding
+from eplb_service.domain.plan import Cause, Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,7 @@ class PlanLine:
 
     plan_id: str
     policy: str
-    origin: str
-    reason: str
+    cause: Cause
     phase: str
     ending: str
     drawn_at_s: float

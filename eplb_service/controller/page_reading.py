@@ -63,8 +63,7 @@ def _line(kept: KeptPlan) -> PlanLine:
     return PlanLine(
         plan_id=plan.plan_id,
         policy=plan.policy,
-        origin=plan.origin.value,
-        reason=plan.reason,
+        cause=plan.cause,
         phase=kept.phase.value,
         ending=kept.ending,
         drawn_at_s=kept.drawn_at_s,

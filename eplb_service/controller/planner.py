@@ -26,7 +26,7 @@ from eplb_service.domain.errors import (
     PlanOvertaken,
 )
 from eplb_service.domain.metric_names import PLANNER_FAILURES
-from eplb_service.domain.plan import Answer, Origin
+from eplb_service.domain.plan import Answer, Cause, Origin
 from eplb_service.gates.timely import balanced, cooling, frozen, lacking
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Planner:
             deployment.skipped("thrash")
             return
         goal = goal_of(deployment.tuning.planning)
-        draw = Draw(goal, layers, Origin.AUTOMATIC, "interval")
+        draw = Draw(goal, layers, Cause(Origin.AUTOMATIC, "interval"))
         kept = await self._drawer.draw(deployment, draw)
         if isinstance(kept, NothingToDo):
             deployment.skipped(kept.reason)
@@ -123,7 +123,7 @@ class Planner:
         epoch = state.settled.wave.epoch
         reason = f"return to epoch {epoch}, which the restarted group did not load"
         goal = ToPlacement(state.settled.placement)
-        return await self._go(deployment, Draw(goal, (), Origin.OPERATOR, reason))
+        return await self._go(deployment, Draw(goal, (), Cause(Origin.OPERATOR, reason)))
 
     async def _drain(self, deployment: Deployment) -> bool:
         """Go on with drained ranks that an earlier plan could not empty; whether one started."""
@@ -131,7 +131,8 @@ class Planner:
         if not full:
             return False
         reason = f"drain of ranks {list(full)} goes on"
-        return await self._go(deployment, drain_draw(deployment, deployment.drained, reason))
+        cause = Cause(Origin.OPERATOR, reason)
+        return await self._go(deployment, drain_draw(deployment, deployment.drained, cause))
 
     async def _go(self, deployment: Deployment, draw: Draw) -> bool:
         """Draw a plan that no load has to justify, and start it; whether it started."""

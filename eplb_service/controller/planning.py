@@ -119,8 +119,7 @@ def draft(task: PlanningInput) -> Plan | NothingToDo:
     return Plan(
         plan_id=_plan_id(task, target),
         policy=policy,
-        origin=task.cause.origin,
-        reason=task.cause.reason,
+        cause=task.cause,
         base_epoch=task.base_epoch,
         base=task.current.digest(),
         waves=waves,

@@ -23,7 +23,7 @@ from eplb_service.domain.errors import InvalidRequest, UnknownEpoch
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.plan import Origin
+from eplb_service.domain.plan import Cause, Origin
 
 
 class Reading:
@@ -101,7 +101,8 @@ async def draw_only(
         return NothingView(deployment.name, found.reason, found.text)
     price, verdict = found.plan.price, found.verdict
     text = f"dry run, nothing changed: plan {verdict.answer}, {price.num_moves} moves"
-    teller.note(deployment, "plan", f"{text}; {found.plan.reason}", found.plan.plan_id)
+    cause = draw.cause
+    teller.note(deployment, "plan", f"{text}; {cause.reason}", found.plan.plan_id, who=cause.who)
     return plan_view(deployment.name, found)
 
 
@@ -117,7 +118,13 @@ def draw_of(deployment: Deployment, request: PlanRequest) -> Draw:
         )
     seed = int(deployment.driver.state.highest_epoch)
     goal = goal_of(terms, policy=request.policy, seed=seed)
-    return Draw(goal, request.layers, Origin.AUTOMATIC, request.reason or "asked for")
+    cause = Cause(Origin.AUTOMATIC, request.reason or "asked for", name_of(request.who))
+    return Draw(goal, request.layers, cause)
+
+
+def name_of(who: str) -> str:
+    """Name of a person who asked, who may not have said it."""
+    return who or "unknown"
 
 
 def _model_layers(deployment: Deployment) -> tuple[int, ...]:

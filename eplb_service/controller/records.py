@@ -44,6 +44,8 @@ class EpochRecord:
     """For people: why, and which epoch a rollback returns to."""
     spent_at_s: float
     """Unix time."""
+    who: str = ""
+    """Who asked for the plan; empty where the controller did by itself."""
 
 
 def has_same_shape(one: Placement, other: Placement) -> bool:
@@ -80,10 +82,12 @@ class HistoryEntry:
 
     at_s: float
     kind: str
-    """plan, wave, shares, freeze, unfreeze, halt, resume, config, import, failure."""
+    """plan, wave, abort, shares, freeze, unfreeze, resume, config, drain, undrain, failure."""
     plan_id: str
     epoch: int
     text: str
+    who: str = ""
+    """Who asked for it; empty where the controller did by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,8 +181,9 @@ def _spend(state: DeploymentState, run: Run, membership: Membership) -> Step:
         placement=planned.placement,
         shares=planned.shares,
         plan_id=run.plan.plan_id,
-        note=run.plan.reason,
+        note=run.plan.cause.reason,
         spent_at_s=state.now_s,
+        who=run.plan.cause.who,
     )
     run = replace(run, num_started=run.num_started + 1, waited_s=0.0)
     return replace(state, run=run, spending=record), (SpendEpoch(record),)

@@ -8,6 +8,7 @@ from eplb_service.controller.acting import why
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.looks import status_view
 from eplb_service.controller.machine_state import FaultCleared
+from eplb_service.controller.reading import name_of
 from eplb_service.controller.records import Freeze, FreezeNote, SettingsNote
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.runs import missing_ranks
@@ -40,7 +41,7 @@ class SwitchVerbs:
         deployment.switches = replace(deployment.switches, freeze=freeze)
         text = f"plans frozen for {seconds:.0f} s" if seconds else "freeze lifted"
         kind = "freeze" if seconds else "unfreeze"
-        self._teller.note(deployment, kind, f"{text}: {why(act)}")
+        self._teller.note(deployment, kind, f"{text}: {why(act)}", who=name_of(act.who))
         return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
 
     async def resume(self, act: ActRequest, halt_number: int) -> StatusView:
@@ -69,7 +70,8 @@ class SwitchVerbs:
             assert membership is not None
             errands.tell(rank, Resume(errands.generation, membership.incarnation, halt_number))
         what = f"halt {halt_number}" if active else f"fault ({state.fault})"
-        self._teller.note(deployment, "resume", f"{what} resumed: {why(act)}")
+        text = f"{what} resumed: {why(act)}"
+        self._teller.note(deployment, "resume", text, who=name_of(act.who))
         return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
 
     async def set_config(self, act: ActRequest, values: Mapping[str, str]) -> Mapping[str, str]:
@@ -83,5 +85,6 @@ class SwitchVerbs:
                 break  # else another change came meanwhile, and this one builds on it
         deployment.switches = replace(deployment.switches, overrides=merged)
         changed = ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
-        self._teller.note(deployment, "config", f"{changed}: {why(act)}")
+        text = f"{changed}: {why(act)}"
+        self._teller.note(deployment, "config", text, who=name_of(act.who))
         return tools.tuner.shown(merged)

@@ -85,19 +85,24 @@ class Teller:
                 if num_settled and ended is not None:
                     deployment.trial = on_trial(deployment, plan, ended.base)
                 text = f"plan {phase}: {num_settled} of {len(plan.waves)} waves settled"
-                self.note(
-                    deployment, "plan", f"{text}{f'; {reason}' if reason else ''}", plan.plan_id
-                )
+                text = f"{text}{f'; {reason}' if reason else ''}"
+                self.note(deployment, "plan", text, plan.plan_id, who=plan.cause.who)
             case Faulted(text):
                 self.note(deployment, "failure", text)
             case _:
                 pass
 
-    def note(self, deployment: Deployment, kind: str, text: str, plan_id: str = "") -> None:
-        """Log a line and put it into the deployment's history."""
+    def note(
+        self, deployment: Deployment, kind: str, text: str, plan_id: str = "", *, who: str = ""
+    ) -> None:
+        """Log a line and put it into the deployment's history.
+
+        who    who asked for it; empty where the controller does it by itself
+        """
         epoch = deployment.driver.state.serving.wave.epoch
-        entry = HistoryEntry(self._clock.wall_s(), kind, plan_id, epoch, text)
-        log.info(text, extra={"deployment": deployment.name, "kind": kind, "epoch": epoch})
+        entry = HistoryEntry(self._clock.wall_s(), kind, plan_id, epoch, text, who)
+        fields = {"deployment": deployment.name, "kind": kind, "epoch": epoch}
+        log.info(text, extra={**fields, **({"who": who} if who else {})})
         try:
             self._entries.put_nowait((deployment.driver.errands.generation, deployment.name, entry))
         except asyncio.QueueFull:
@@ -111,7 +116,8 @@ class Teller:
         text = f"{text} in {len(plan.waves)} waves"
         if verdict and verdict.answer is Answer.THROTTLE:
             text = f"{text}, of which {verdict.num_waves} may run"
-        self.note(deployment, "plan", f"{text}; {plan.reason}", plan.plan_id)
+        cause = plan.cause
+        self.note(deployment, "plan", f"{text}; {cause.reason}", plan.plan_id, who=cause.who)
 
     def _committed(self, deployment: Deployment) -> None:
         """Ranks count under the new epoch from their cutover on."""
@@ -129,4 +135,4 @@ class Teller:
                 windows.begin(record.wave.epoch, record.placement)
         why = ended.reason or record.note
         text = f"epoch {record.wave.epoch} {ended.phase}{f': {why}' if why else ''}"
-        self.note(deployment, "wave", text, record.plan_id)
+        self.note(deployment, "wave", text, record.plan_id, who=record.who)

@@ -14,7 +14,7 @@ from eplb_service.controller.sharing import mean_noise
 from eplb_service.controller.standing import evidence_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.heat import mean_with_data
-from eplb_service.domain.plan import Answer, Origin
+from eplb_service.domain.plan import Answer, Cause, Origin
 from eplb_service.gates.timely import lacking
 from eplb_service.gates.trial import Aftermath, Judgement, Ruling, judge_trial
 from eplb_service.load.window import LoadWindow
@@ -115,4 +115,4 @@ class Trials:
 
 
 def _draw(found: OnTrial, reason: str) -> Draw:
-    return Draw(ToPlacement(found.old), (), Origin.OPERATOR, reason)
+    return Draw(ToPlacement(found.old), (), Cause(Origin.OPERATOR, reason))

@@ -13,7 +13,7 @@ from eplb_service.domain.wave import WaveContent
 
 
 class Origin(StrEnum):
-    """Who asked for a plan."""
+    """As whose a plan is judged."""
 
     AUTOMATIC = "automatic"
     OPERATOR = "operator"
@@ -25,6 +25,9 @@ class Cause:
 
     origin: Origin
     reason: str
+    """In the asker's words."""
+    who: str = ""
+    """Name of the person who asked; empty where the controller did by itself."""
 
 
 class Answer(StrEnum):
@@ -102,9 +105,7 @@ class Plan:
 
     plan_id: str
     policy: str
-    origin: Origin
-    reason: str
-    """Why it was drawn, in the asker's words."""
+    cause: Cause
     base_epoch: Epoch
     base: Digest
     waves: tuple[PlannedWave, ...]

@@ -44,7 +44,7 @@ def judge(context: GateContext) -> Verdict:
     """
     bound = tuple(gate(context) for gate in BINDING)
     timely = tuple(gate(context) for gate in TIMELY)
-    asked = bound if context.plan.origin is Origin.OPERATOR else (*bound, *timely)
+    asked = bound if context.plan.cause.origin is Origin.OPERATOR else (*bound, *timely)
     answers = {finding.answer for finding in asked}
     findings = (*bound, *timely, advice(context))
     if Answer.NO in answers:

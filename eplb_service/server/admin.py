@@ -117,7 +117,8 @@ class ReadService:
     async def Plan(self, request: pb.PlanRequest) -> pb.PlanResponse:
         """Draw, price and judge a plan."""
         require(request, "spec")
-        view = await self._operators.plan(decode_spec(request.spec))
+        spec = decode_spec(request.spec)
+        view = await self._operators.plan(replace(spec, who=admission().signed(spec.who)))
         return pb.PlanResponse(answer=encode_answer(view))
 
     @reads

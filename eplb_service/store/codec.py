@@ -63,6 +63,7 @@ def encode(record: EpochRecord) -> bytes:
     arrays: _Arrays = {
         "head": np.array(_HEAD.dump_json(_head(record)).decode()),
         "phy2log": placement.phy2log,
+        "who": np.array(record.who),
     }
     if not np.array_equal(even_shares(placement, shares.ownership).tables, shares.tables):
         arrays["tables"] = shares.tables
@@ -130,6 +131,7 @@ def _record(arrays: _Arrays) -> EpochRecord:
         head.plan_id,
         head.note,
         head.spent_at_s,
+        str(arrays["who"]) if "who" in arrays else "",  # releases before did not say
     )
 
 

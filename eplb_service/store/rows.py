@@ -143,9 +143,9 @@ def write_history(connection: sqlite3.Connection, name: str, entry: HistoryEntry
     if deployment(connection, name) is None:
         raise unknown_deployment(name)
     connection.execute(
-        "INSERT INTO history (deployment, at_s, kind, plan_id, epoch, text) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        (name, entry.at_s, entry.kind, entry.plan_id, entry.epoch, entry.text),
+        "INSERT INTO history (deployment, at_s, kind, plan_id, epoch, text, who) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (name, entry.at_s, entry.kind, entry.plan_id, entry.epoch, entry.text, entry.who),
     )
     connection.execute(
         "DELETE FROM history WHERE deployment = ? AND number <= (SELECT number FROM history "
@@ -157,7 +157,7 @@ def write_history(connection: sqlite3.Connection, name: str, entry: HistoryEntry
 def history(connection: sqlite3.Connection, name: str, limit: int) -> tuple[HistoryEntry, ...]:
     """Newest first."""
     found = connection.execute(
-        "SELECT at_s, kind, plan_id, epoch, text FROM history WHERE deployment = ? "
+        "SELECT at_s, kind, plan_id, epoch, text, who FROM history WHERE deployment = ? "
         "ORDER BY number DESC LIMIT ?",
         (name, limit),
     )

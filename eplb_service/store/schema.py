@@ -12,7 +12,7 @@ from eplb_service.domain.errors import StoreUnavailable
 
 APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
-VERSION = 4
+VERSION = 5
 LOOK_S = 0.01
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
@@ -51,7 +51,8 @@ CREATE TABLE history (
     kind TEXT NOT NULL,
     plan_id TEXT NOT NULL,
     epoch INTEGER NOT NULL,
-    text TEXT NOT NULL
+    text TEXT NOT NULL,
+    who TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX history_by_deployment ON history (deployment, number);
 CREATE TABLE audit (number INTEGER PRIMARY KEY, body TEXT NOT NULL);
@@ -60,6 +61,7 @@ UPGRADES = {
     1: "ALTER TABLE deployments ADD COLUMN drained TEXT NOT NULL DEFAULT '[]'",
     2: "ALTER TABLE fence ADD COLUMN beats INTEGER NOT NULL DEFAULT 0",
     3: "CREATE TABLE audit (number INTEGER PRIMARY KEY, body TEXT NOT NULL)",
+    4: "ALTER TABLE history ADD COLUMN who TEXT NOT NULL DEFAULT ''",
 }
 """By version of the tables: what makes them those of the next one."""
 

@@ -23,7 +23,14 @@ def looks_json(looks: tuple[Look, ...]) -> bytes:
 def history_json(history: HistoryView) -> bytes:
     """Lines of history, newest first."""
     entries = [
-        {"at": e.at_s, "kind": e.kind, "plan": e.plan_id, "epoch": e.epoch, "text": e.text}
+        {
+            "at": e.at_s,
+            "kind": e.kind,
+            "plan": e.plan_id,
+            "epoch": e.epoch,
+            "who": e.who,
+            "text": e.text,
+        }
         for e in history.entries
     ]
     return _dump({"deployment": history.deployment, "entries": entries})
@@ -129,8 +136,9 @@ def _plan(line: PlanLine) -> Json:
     return {
         "id": line.plan_id,
         "policy": line.policy,
-        "origin": line.origin,
-        "reason": line.reason,
+        "origin": line.cause.origin.value,
+        "who": line.cause.who,
+        "reason": line.cause.reason,
         "phase": line.phase,
         "ending": line.ending,
         "at": line.drawn_at_s,

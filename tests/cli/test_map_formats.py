@@ -121,3 +121,25 @@ def test_what_a_format_cannot_say_is_refused(ctl: Ctl, tmp_path: Path) -> None:
     ran = ctl("map", "convert", str(uneven), str(out), "--to", "sglang")
     assert (ran.code, out.exists()) == (2, False)
     assert "ranks of unequal slots, which sglang cannot say; vllm-ascend can" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["validate", "convert", "import", "simulate", "diff"])
+def test_ranks_that_the_file_contradicts_are_refused(ctl: Ctl, tmp_path: Path, verb: str) -> None:
+    file, out = str(written(tmp_path, "vllm-ascend")), tmp_path / "out"
+    np.save(tmp_path / "loads.npy", np.ones((3, 4)))
+    words = {
+        "validate": ("validate", file),
+        "convert": ("map", "convert", file, str(out), "--to", "sglang"),
+        "import": ("import", file),
+        "simulate": ("simulate", str(tmp_path / "loads.npy"), "--map", file),
+        "diff": ("diff", file, file),
+    }[verb]
+    ran = ctl(*words, "--ranks", "3")
+    assert (ran.code, ran.out, out.exists()) == (2, "", False)
+    assert "the file has 2 ranks, and --ranks says 3" in ran.err
+
+
+def test_no_experts_at_all_are_refused(ctl: Ctl, tmp_path: Path) -> None:
+    ran = ctl("validate", str(written(tmp_path, "vllm-ascend")), "--experts", "0")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--experts" in ran.err

@@ -93,7 +93,15 @@ def shown_plan(answer: Answer = Answer.NO) -> ShownPlan:
         stall_s=3.7212,
     )
     plan = PlanSummary(
-        "7f3a", "packing", Origin.OPERATOR, "evening peak", 41, (wave, wave), price, "decode, 300"
+        "7f3a",
+        "packing",
+        Origin.OPERATOR,
+        "evening peak",
+        41,
+        (wave, wave),
+        price,
+        "decode, 300",
+        "ada",
     )
     findings = (
         Finding("min_gain", Answer.YES, "the mean falls by 70 %"),
@@ -206,6 +214,7 @@ def test_explaining_a_plan_names_every_gate_and_wave() -> None:
         explained.removeprefix(show_plan(shown_plan()) + "\n"),
         """
         drawn        2001-09-09 01:46:40Z   judged as an operator's: gates only annotate it
+        asked by     ada
         reason       evening peak
         """,
         """
@@ -262,14 +271,14 @@ def test_heat_names_the_hottest_experts_and_the_busiest_rank() -> None:
 def test_history_is_a_table_of_moments() -> None:
     entries = (
         HistoryEntry(1e9, "wave", "7f3a", 42, "settled at step 900"),
-        HistoryEntry(1e9 - 1, "freeze", "", 41, "by ada: audit"),
+        HistoryEntry(1e9 - 1, "freeze", "", 41, "plans frozen for 60 s: audit", "ada"),
     )
     is_shown_as(
         show_history(HistoryView("demo", entries)),
         """
-        time                   kind     epoch   plan   what
-        2001-09-09 01:46:40Z   wave        42   7f3a   settled at step 900
-        2001-09-09 01:46:39Z   freeze      41   -      by ada: audit
+        time                   kind     epoch   plan   who   what
+        2001-09-09 01:46:40Z   wave        42   7f3a   -     settled at step 900
+        2001-09-09 01:46:39Z   freeze      41   -      ada   plans frozen for 60 s: audit
         """,
     )
     assert show_history(HistoryView("demo", ())) == "nothing has happened to demo yet"

@@ -75,7 +75,10 @@ def test_a_plan_changes_nothing_and_says_so(ctl: Ctl, operators: Operators) -> N
     assert ran.code == 0
     assert ran.out.startswith("plan 7f3a   epoch 41 to 42   policy packing")
     assert ran.out.endswith("\nNothing was changed. To carry it out: eplbctl apply 7f3a\n")
-    assert operators.asked == [("plan", PlanRequest("", "packing", (0, 1), "peak"))]
+    ((verb, spec),) = operators.asked
+    assert isinstance(spec, PlanRequest)
+    assert (verb, replace(spec, who="")) == ("plan", PlanRequest("", "packing", (0, 1), "peak", ""))
+    assert "@" in spec.who
 
 
 def test_the_exit_code_of_a_plan_says_whether_it_would_change_something(
@@ -120,7 +123,7 @@ def test_the_same_id_can_be_given_again(ctl: Ctl, operators: Operators) -> None:
     ctl("rebalance", "--request-id", "nightly-7", "--layers", "3", "--reason", "peak")
     _, act, spec = operators.asked[-1]
     assert act_of(operators).request_id == "nightly-7"
-    assert spec == PlanRequest("", "", (3,), "peak")
+    assert spec == PlanRequest("", "", (3,), "peak", act_of(operators).who)
     assert act == act_of(operators)
 
 

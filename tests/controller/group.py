@@ -16,7 +16,7 @@ from eplb_service.domain.deployment import (
 )
 from eplb_service.domain.ids import NO_DIGEST, Epoch, Generation, Incarnation, Revision
 from eplb_service.domain.placement import Placement, placement_from_ranks
-from eplb_service.domain.plan import Origin, Plan, PlannedWave, Price
+from eplb_service.domain.plan import Cause, Origin, Plan, PlannedWave, Price
 from eplb_service.domain.shares import Ownership, ShareName, even_shares, table_digest
 from eplb_service.domain.wave import WaveContent
 from eplb_service.protocol.messages import (
@@ -111,8 +111,7 @@ def plan(*placements: Placement, plan_id: str = "p1") -> Plan:
     return Plan(
         plan_id=plan_id,
         policy="test",
-        origin=Origin.OPERATOR,
-        reason="test",
+        cause=Cause(Origin.OPERATOR, "test", "tester"),
         base_epoch=Epoch(0),
         base=placements[0].digest(),
         waves=tuple(planned(old, new) for old, new in pairs),

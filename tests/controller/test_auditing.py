@@ -14,7 +14,7 @@ from eplb_service.store import MemoryStore
 from tests.server.desks import Operators
 
 ACT = ActRequest("m", "request-1", "eplb://operator/otto (root@host)", "evening peak")
-SPEC = PlanRequest("m", "packing", (1, 0), "")
+SPEC = PlanRequest("m", "packing", (1, 0), "", "")
 VERBS: list[tuple[str, str, Callable[[AuditedActs], Coroutine[Any, Any, object]]]] = [
     ("apply", "plan 7f3a", lambda acts: acts.apply(ACT, "7f3a")),
     ("rebalance", "policy packing, layers [1, 0]", lambda acts: acts.rebalance(ACT, SPEC)),

@@ -30,7 +30,7 @@ from tests.controller.office import Office, act, office
 
 SKEWED = np.array([[400, 100, 50, 50]], dtype=np.int64)
 EVEN = np.array([[100, 100, 100, 100]], dtype=np.int64)
-ANY = PlanRequest(deployment="", policy="", layers=(), reason="")
+ANY = PlanRequest(deployment="", policy="", layers=(), reason="", who="tester")
 
 
 async def ready(o: Office, tokens: np.ndarray = SKEWED) -> None:
@@ -107,7 +107,7 @@ async def test_a_plan_over_the_budget_is_refused_by_its_gate() -> None:
     async with office() as o:
         await ready(o)
         await o.controller.acts.set_config(act(), {"budget.max_moves": "1"})
-        request = PlanRequest(deployment="", policy="packing", layers=(), reason="")
+        request = PlanRequest(deployment="", policy="packing", layers=(), reason="", who="tester")
         plan = await o.controller.operators.plan(request)
         assert isinstance(plan, PlanView)
         assert plan.plan.price.num_moves > 1
@@ -143,7 +143,7 @@ async def test_rollback_is_a_new_epoch_with_the_old_content() -> None:
         await o.settle()
         back = await o.controller.acts.rollback(act(reason="worse"), None)
         assert isinstance(back, PlanView)
-        assert "rollback to epoch 0" in back.plan.reason
+        assert "rollback to epoch 0" in back.plan.cause.reason
         await o.settle()
         assert {rank.state.served.epoch for rank in o.ranks} == {2}
         assert all(r.placement.digest() == FLAT.digest() for r in o.ranks)
@@ -236,7 +236,7 @@ async def test_what_does_not_exist_is_named() -> None:
             await o.controller.operators.heat("other", ())
         with pytest.raises(UnknownPlan, match="no plan abcd"):
             await o.controller.operators.explain("", "abcd")
-        request = PlanRequest(deployment="", policy="magic", layers=(), reason="")
+        request = PlanRequest(deployment="", policy="magic", layers=(), reason="", who="tester")
         with pytest.raises(UnknownPolicy, match="incremental"):
             await o.controller.operators.plan(request)
 
@@ -258,7 +258,7 @@ async def test_history_tells_the_story_newest_first() -> None:
         await o.settle()
         view = await o.controller.operators.history("", 50)
         assert [entry.kind for entry in view.entries] == ["plan", "wave", "plan"]
-        assert "hot (tester)" in view.entries[-1].text
+        assert (view.entries[-1].who, "hot" in view.entries[-1].text) == ("tester", True)
         assert [entry.epoch for entry in view.entries] == [1, 1, 0]
 
 

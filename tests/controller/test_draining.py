@@ -15,7 +15,7 @@ from eplb_service.controller.records import DrainNote
 from eplb_service.controller.views import NothingView, PlanView
 from eplb_service.domain.errors import InvalidPlacement, InvalidRequest, UnknownRank
 from eplb_service.domain.placement import EMPTY, placement_from_ranks
-from eplb_service.domain.plan import Answer, Origin
+from eplb_service.domain.plan import Answer, Cause, Origin
 from eplb_service.server.serving import ControllerServer, Desks, ServerOptions
 from eplb_service.settings.tree import BudgetSettings
 from eplb_service.store.memory import MemoryStore
@@ -42,14 +42,20 @@ async def test_a_drained_rank_is_emptied_and_what_only_it_held_is_copied_first()
         await o.register(THREE)
         view = await o.controller.acts.drain(act(), 1)
         assert isinstance(view, PlanView)
-        assert "drain of rank 1" in view.plan.reason
+        assert "drain of rank 1" in view.plan.cause.reason
         assert "copied to another rank first, as none holds them: expert 3 of layer 0" in (
-            view.plan.reason
+            view.plan.cause.reason
         )
         await o.settle()
         assert held_by(o, 1) == [EMPTY, EMPTY]
         assert sorted({*held_by(o, 0), *held_by(o, 2)}) == [0, 1, 2, 3]
         assert await drained_of(o) == (1,)
+        told = (await o.controller.operators.history("", 9)).entries
+        assert [(e.kind, e.who) for e in told if e.kind != "wave"] == [
+            ("plan", "tester"),
+            ("plan", "tester"),
+            ("drain", "tester"),
+        ]
 
 
 async def test_a_rank_is_safe_to_take_out_only_once_nothing_is_left_there() -> None:
@@ -80,7 +86,7 @@ async def test_a_drain_outlives_the_controller_and_undrain_fills_the_rank_again(
     async with office(store) as o:
         await o.register(held, epoch=1)
         assert await drained_of(o) == (1,)
-        asked = PlanRequest("", "packing", (), "")
+        asked = PlanRequest("", "packing", (), "", "tester")
         assert isinstance(await o.controller.operators.plan(asked), NothingView)
         assert isinstance(await o.controller.acts.undrain(act(), 1), PlanView)
         await o.settle()
@@ -92,7 +98,7 @@ async def test_a_drained_rank_that_is_away_is_named_as_no_source() -> None:
     async with office() as o:
         await o.register(THREE)
         [deployment] = list(o.controller.registry.all())
-        draw = Draw(ToPlacement(THREE), (), Origin.OPERATOR, "test", masked=(1,))
+        draw = Draw(ToPlacement(THREE), (), Cause(Origin.OPERATOR, "test"), masked=(1,))
         assert task_of(deployment, draw).limits.dead == ()
         await o.links[1].closed()
         assert task_of(deployment, draw).limits.dead == (1,)

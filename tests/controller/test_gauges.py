@@ -85,7 +85,7 @@ async def test_imbalance_is_shown_as_seen_planned_and_realised() -> None:
         shown(o)
         assert value(o, "eplb_layer_imbalance_ratio", "0") == pytest.approx(200 / 120)
         assert value(o, "eplb_layer_planned_imbalance_ratio", "0") is None
-        asked = PlanRequest(deployment="", policy="packing", layers=(), reason="")
+        asked = PlanRequest(deployment="", policy="packing", layers=(), reason="", who="tester")
         drawn = await o.controller.operators.plan(asked)
         assert isinstance(drawn, PlanView)
         await o.controller.acts.apply(act(), drawn.plan.plan_id)

@@ -8,7 +8,7 @@ from eplb_service.controller.drawing import Draw, task_of
 from eplb_service.controller.planning import ToPlacement
 from eplb_service.controller.yielding import LEAST_SHARE
 from eplb_service.domain.map_file import format_map
-from eplb_service.domain.plan import Origin
+from eplb_service.domain.plan import Cause, Origin
 from eplb_service.policies.terms import Terms
 from eplb_service.settings.tree import BudgetSettings
 from tests.controller.group import FLAT, SHAPE, SWAPPED
@@ -19,7 +19,7 @@ async def test_a_wave_that_settled_tells_how_fast_links_are() -> None:
     async with office() as o:
         await o.register(FLAT)
         [deployment] = list(o.controller.registry.all())
-        draw = Draw(ToPlacement(SWAPPED), (), Origin.OPERATOR, "test")
+        draw = Draw(ToPlacement(SWAPPED), (), Cause(Origin.OPERATOR, "test"))
         assert task_of(deployment, draw).timing.bytes_per_s == 0
         await o.controller.acts.import_map(act(), MapRequest(format_map(SWAPPED, SHAPE.layers)))
         await o.settle()
@@ -39,7 +39,7 @@ async def round_bytes_after_a_wave(o: Office, *, step_s: float) -> int:
     o.report(even, steps=(40,), first=3, step_s=step_s)
     await o.settle()
     [deployment] = list(o.controller.registry.all())
-    draw = Draw(ToPlacement(FLAT), (), Origin.OPERATOR, "test")
+    draw = Draw(ToPlacement(FLAT), (), Cause(Origin.OPERATOR, "test"))
     return task_of(deployment, draw).limits.round_bytes
 
 
@@ -62,7 +62,7 @@ async def test_plans_count_with_the_speeds_and_costs_that_were_set() -> None:
         await o.register(FLAT)
         o.report(np.full((1, 4), 100, dtype=np.int64))
         [deployment] = list(o.controller.registry.all())
-        task = task_of(deployment, Draw(ToPlacement(SWAPPED), (), Origin.OPERATOR, "test"))
+        task = task_of(deployment, Draw(ToPlacement(SWAPPED), (), Cause(Origin.OPERATOR, "test")))
         assert task.timing.terms == Terms(fixed=2.0 * task.heat.num_steps, speeds=(1.0, 3.0))
         # Both ranks have 200 tokens a step of 10 and two experts; the second is as fast as three.
         assert task.heat.num_steps == 20

@@ -11,7 +11,7 @@ from eplb_service.controller.planning import Pricing, ToPlacement
 from eplb_service.domain.ids import CountArray, IntArray
 from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import Placement, placement_from_ranks
-from eplb_service.domain.plan import Origin
+from eplb_service.domain.plan import Cause, Origin
 from eplb_service.domain.report import CountedUnder, LoadReport, Phase, SentCounts
 from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import Down, NewShares
@@ -186,7 +186,7 @@ async def test_ranks_that_take_no_shares_get_none_and_plans_are_priced_by_even_o
             "ranks [0, 1] (test) take no shares; they stay even, and plans are priced by that"
         )
         (deployment,) = desk.controller.registry.all()
-        draw = Draw(ToPlacement(JOINED), (), Origin.OPERATOR, "test")
+        draw = Draw(ToPlacement(JOINED), (), Cause(Origin.OPERATOR, "test"))
         task, heat = task_of(deployment, draw), SKEWED.sum(axis=0)[0]
         assert not task.limits.sets_shares
         # Rank r uses replica r of the experts 0 and 2; of all tokens it sends this part.

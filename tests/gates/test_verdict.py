@@ -32,7 +32,7 @@ def plan_of(origin: Origin = Origin.AUTOMATIC) -> Plan:
     plan = draft(task_of(current, [[90, 30, 30, 12, 12, 6]] * 4, "packing", staging=1))
     assert isinstance(plan, Plan)
     assert len(plan.waves) >= 4
-    return replace(plan, origin=origin)
+    return replace(plan, cause=replace(plan.cause, origin=origin))
 
 
 def context_of(
@@ -95,7 +95,8 @@ def test_one_objection_stops_an_automatic_plan_and_only_marks_an_operators(
     verdict = judge(context)
     said = {f.gate for f in verdict.findings if f.answer is Answer.NO}
     assert (verdict.answer, verdict.num_waves, said) == (Answer.NO, 0, {gate})
-    asked = replace(context, plan=replace(context.plan, origin=Origin.OPERATOR))
+    cause = replace(context.plan.cause, origin=Origin.OPERATOR)
+    asked = replace(context, plan=replace(context.plan, cause=cause))
     allowed = judge(asked)
     assert (allowed.answer, allowed.num_waves) == (Answer.YES, len(context.plan.waves))
     assert gate in {f.gate for f in allowed.findings if f.answer is Answer.NO}

@@ -95,11 +95,11 @@ class House:
 
     def act(self, name: str, reason: str) -> admin_pb2.Act:
         """What every changing call carries."""
-        return admin_pb2.Act(deployment=name, request_id=uuid4().hex, who="test", reason=reason)
+        return admin_pb2.Act(deployment=name, request_id=uuid4().hex, who="ada", reason=reason)
 
     def plan(self, name: str, policy: str, reason: str) -> str:
         """Draw a plan; returns its id."""
-        spec = admin_pb2.PlanSpec(deployment=name, policy=policy, reason=reason)
+        spec = admin_pb2.PlanSpec(deployment=name, policy=policy, reason=reason, who="bob")
         drawn = self.admin.Plan(admin_pb2.PlanRequest(spec=spec), timeout=CALL_S)
         return drawn.answer.plan.plan.plan_id
 

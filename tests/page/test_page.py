@@ -93,8 +93,11 @@ def test_a_rebalance_is_seen_without_a_reload(visit: Visit, home: House, name: s
     expect(epoch).to_contain_text(str(home.status(name).epoch + 1))
     row = page.locator("#plans tbody tr", has_text=plan)
     expect(row).to_contain_text("done")
+    expect(row.locator("td").nth(2)).to_have_text("ada")
     expect(row).to_contain_text("a hot expert in every layer")
-    expect(page.locator("#history")).to_contain_text("a hot expert in every layer")
+    told = page.locator("#history li", has_text="plan yes: ").first
+    expect(told).to_contain_text("a hot expert in every layer")
+    expect(told.locator(".who")).to_have_text("ada")
     before = updates(page)
     page.wait_for_selector(f"#experts[data-updates='{before + 1}']")
     assert page.evaluate("window.stayed")

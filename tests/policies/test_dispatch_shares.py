@@ -75,6 +75,14 @@ def test_whole_sources_lose_almost_nothing_of_the_best_split() -> None:
     assert whole.mean() < even.mean() - 0.02
 
 
+def test_what_whole_sources_of_one_expert_leave_over_those_of_the_next_make_up() -> None:
+    placement = placement_from_ranks([[[0, 1], [0, 1]]], num_experts=2)
+    tokens = np.array([[[30.0, 20.0]], [[10.0, 0.0]]])
+    for order in ([0, 1], [1, 0]):
+        own = shares_by_source(tokens[:, :, order], placement)
+        assert load_under(own, tokens[:, :, order], placement).tolist() == [[30.0, 30.0]]
+
+
 def test_a_source_uses_its_own_replica_and_then_its_nodes() -> None:
     placement = placement_from_ranks([[[0, 1], [2, 3], [0, 4], [5, 6]]], num_experts=7)
     tokens = np.full((4, 1, 7), 10.0)

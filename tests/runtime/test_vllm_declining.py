@@ -128,7 +128,6 @@ class Config:
     num_logical_experts: int = 16
     num_local_experts: int = 10
     moe_parallel_config: Parallel = field(default_factory=Parallel)
-    device: str = "cpu"
     skip_final_all_reduce: bool = False
     use_deferred_moe_finalize: bool = False
 
@@ -156,11 +155,6 @@ def test_slots_that_ranks_cannot_share_evenly_are_refused_with_all_numbers() -> 
     with pytest.raises(CannotOwn, match=r"16 experts and 4 redundant .* 20 slots, which 3 ranks"):
         require_built_as_needed(odd.as_runner())
     require_built_as_needed(Built().as_runner())
-
-
-def test_experts_in_another_memory_are_refused_before_they_are_loaded() -> None:
-    with pytest.raises(CannotOwn, match="its experts lie on cuda"):
-        require_built_as_needed(Built(Config(device="cuda:1")).as_runner())
 
 
 def test_another_order_of_loading_is_refused() -> None:

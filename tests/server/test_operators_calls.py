@@ -34,7 +34,7 @@ from tests.wire.plain import plain
 Status = grpc.StatusCode
 NAME = "m/i/serve/0/g"
 ACT = ActRequest(NAME, "request-1", "ada", "evening peak")
-SPEC = PlanRequest(NAME, "packing", (1, 0), "evening peak")
+SPEC = PlanRequest(NAME, "packing", (1, 0), "evening peak", "ada")
 ACT_PB, SPEC_PB = encode_act(ACT), encode_spec(SPEC)
 
 

@@ -23,6 +23,7 @@ from eplb_service.controller.views import (
 from eplb_service.domain.ids import Digest, Epoch
 from eplb_service.domain.plan import (
     Answer,
+    Cause,
     Finding,
     Origin,
     Plan,
@@ -124,8 +125,7 @@ def a_plan() -> PlanView:
     plan = Plan(
         plan_id="7f3a",
         policy="packing",
-        origin=Origin.OPERATOR,
-        reason="evening peak",
+        cause=Cause(Origin.OPERATOR, "evening peak", "ada"),
         base_epoch=Epoch(41),
         base=Digest(9),
         waves=(wave,),
@@ -149,6 +149,6 @@ def a_history() -> HistoryView:
     """Two lines."""
     entries = (
         HistoryEntry(1e9 + 0.25, "wave", "7f3a", 42, "settled at step 900"),
-        HistoryEntry(1e9, "freeze", "", 41, "by ada"),
+        HistoryEntry(1e9, "freeze", "", 41, "plans frozen for 60 s: audit", "ada"),
     )
     return HistoryView("m/i/serve/0/g", entries)

@@ -77,6 +77,7 @@ def wave(
         f"plan{epoch}",
         note,
         1000.0 + epoch,
+        "ada",
     )
 
 
@@ -94,15 +95,7 @@ def ended(epoch: int, phase: WavePhase, *, reason: str = "", step: int = 0) -> E
 def assert_same(got: EpochRecord | None, want: EpochRecord) -> None:
     """Both records would send the very same orders."""
     assert got is not None
-    small = (got.wave, got.incarnation, got.expires_at_step, got.plan_id, got.note, got.spent_at_s)
-    assert small == (
-        want.wave,
-        want.incarnation,
-        want.expires_at_step,
-        want.plan_id,
-        want.note,
-        want.spent_at_s,
-    )
+    assert _small(got) == _small(want)
     assert got.placement.digest() == want.placement.digest()
     assert got.shares.ownership is want.shares.ownership
     assert np.array_equal(got.shares.tables, want.shares.tables)
@@ -113,6 +106,13 @@ def assert_same(got: EpochRecord | None, want: EpochRecord) -> None:
             got.content, incarnation=got.incarnation, expires_at_step=got.expires_at_step
         )
         assert rebuilt == want.wave.digest
+
+
+def _small(record: EpochRecord) -> tuple[object, ...]:
+    return (
+        *(record.wave, record.incarnation, record.expires_at_step),
+        *(record.plan_id, record.note, record.spent_at_s, record.who),
+    )
 
 
 async def registered(store: SqliteStore | RedisStore | MemoryStore) -> Generation:

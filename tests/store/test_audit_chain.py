@@ -121,6 +121,7 @@ async def test_a_file_of_an_earlier_release_is_led_on(tmp_path: Path) -> None:
     generation = await store.acquire()
     store.close()
     with sqlite3.connect(path) as file:
+        file.execute("ALTER TABLE history DROP COLUMN who")
         file.execute("DROP TABLE audit")
         file.execute("ALTER TABLE deployments DROP COLUMN drained")
         file.execute("ALTER TABLE fence DROP COLUMN beats")

@@ -78,7 +78,7 @@ async def fill(store: Opened) -> Generation:
     generation = await registered(store)
     await settle(store, generation, 1, 2)
     await store.spend(generation, NAME, wave(3))
-    await store.keep(generation, NAME, HistoryEntry(1.5, "plan", "plan3", Epoch(3), "three"))
+    await store.keep(generation, NAME, HistoryEntry(1.5, "plan", "plan3", Epoch(3), "three", "ada"))
     await store.keep(generation, NAME, DrainNote((1,)))
     for number in range(3):
         await store.audit(happened(f"{number}"))

@@ -200,6 +200,7 @@ async def test_a_file_of_the_release_before_is_carried_over(file: Path) -> None:
     with opened(file) as store:
         generation = await registered(store)
     with closing(sqlite3.connect(file)) as older:
+        older.execute("ALTER TABLE history DROP COLUMN who")
         older.execute("DROP TABLE audit")
         older.execute("ALTER TABLE deployments DROP COLUMN drained")
         older.execute("ALTER TABLE fence DROP COLUMN beats")

@@ -140,10 +140,12 @@ async def test_history_is_newest_first_and_bounded(store: Opened) -> None:
     other = deployment(name="b").identity.name
     await store.keep(generation, other, HistoryEntry(0.0, "plan", "", 0, "of another"))
     for at in range(HISTORY_KEPT + 5):
-        await store.keep(generation, NAME, HistoryEntry(float(at), "wave", f"p{at}", at, "t"))
+        await store.keep(
+            generation, NAME, HistoryEntry(float(at), "wave", f"p{at}", at, "t", "ada")
+        )
     newest = await store.history(NAME, 2)
     assert [entry.epoch for entry in newest] == [HISTORY_KEPT + 4, HISTORY_KEPT + 3]
-    assert newest[0] == HistoryEntry(HISTORY_KEPT + 4.0, "wave", "p1004", 1004, "t")
+    assert newest[0] == HistoryEntry(HISTORY_KEPT + 4.0, "wave", "p1004", 1004, "t", "ada")
     everything = await store.history(NAME, 10 * HISTORY_KEPT)
     assert (len(everything), everything[-1].epoch) == (HISTORY_KEPT, 5)
     assert len(await store.history(other, 10)) == 1

@@ -182,11 +182,11 @@ def whole_sources(
     num_sources, num_layers, num_experts = tokens.shape
     num_slots = rows.shape[1]
     tables = np.empty(tokens.shape, np.int32)
-    numbers = np.empty(3 * num_slots + 2 * num_experts + 3 * num_sources, np.int64)
+    numbers = np.empty(3 * num_slots + 3 * num_experts + 3 * num_sources, np.int64)
     sizes = (num_layers, num_slots, num_sources, num_experts)
     strides = np.array([step // tokens.itemsize for step in tokens.strides])
     where = ctypes.c_void_p(tokens.ctypes.data)
-    room = np.empty(num_slots + num_sources)
+    room = np.empty(num_slots + 2 * num_sources + num_experts)
     given = (rows, begin, where, strides, shares, nodes, np.array([price]), tables, numbers, room)
     call("eplb_whole_sources", sizes, given)
     return tables

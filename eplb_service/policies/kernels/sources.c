@@ -3,7 +3,8 @@
    Per expert this is a small partition: sources of known size, replicas with a size to reach. Near
    and large sources come first and take a near replica while it has room for half of them; then
    single sources change over or two swap, between the fullest replica and the emptiest, until
-   nothing wins. No function keeps anything between calls, none allocates. The same tokens give the
+   nothing wins. Experts come in the order of their tokens, most first, and what an expert's whole
+   sources leave a rank with too much or too little, the next ones there make up. No function keeps anything between calls, none allocates. The same tokens give the
    same choice everywhere. */
 
 #include <stdint.h>
@@ -33,18 +34,18 @@ static num steps(const Partition *p, num source, num replica) {
     return REMOTE - (p->nodes[host] == p->nodes[source]) - (host == source);
 }
 
-/* Sources by tokens, most first; ties keep their order. Gaps shrink as 3 n + 1. */
-static void sort_by_size(Partition *p) {
-    num gap = 1, *order = p->by_size;
-    for (num n = 0; n < p->sources; n++) order[n] = n;
-    while (gap < p->sources / 3) gap = 3 * gap + 1;
+/* Numbers 0 to count - 1 by size, most first; ties keep their order. Gaps shrink as 3 n + 1. */
+static void sort_by_size(num count, const double *sizes, num *order) {
+    num gap = 1;
+    for (num n = 0; n < count; n++) order[n] = n;
+    while (gap < count / 3) gap = 3 * gap + 1;
     for (; gap > 0; gap /= 3)
-        for (num n = gap; n < p->sources; n++) {
+        for (num n = gap; n < count; n++) {
             num moved = order[n], at = n;
-            double tokens = p->tokens[moved];
+            double size = sizes[moved];
             for (; at >= gap; at -= gap) {
                 num before = order[at - gap];
-                if (p->tokens[before] > tokens || (p->tokens[before] == tokens && before < moved)) break;
+                if (sizes[before] > size || (sizes[before] == size && before < moved)) break;
                 order[at] = before;
             }
             order[at] = moved;
@@ -71,7 +72,7 @@ static void fill(Partition *p) {
         for (num c = 0; c < p->count; c++)
             if (steps(p, n, c) < p->nearest[n]) p->nearest[n] = steps(p, n, c);
     }
-    sort_by_size(p);
+    sort_by_size(p->sources, p->tokens, p->by_size);
     for (num nearest = 0; nearest <= REMOTE; nearest++)
         for (num n = 0; n < p->sources; n++)
             if (p->nearest[p->by_size[n]] == nearest) give(p, p->by_size[n], near);
@@ -137,27 +138,34 @@ static void list_slots(num slots, num experts, const num *row, num *first, num *
 
 /* tables [N, L, E]: the slot that each source uses for each expert, given its tokens [N, L, E], which
    lie as `strides` [3] say, and the share [L, P] of its expert that each slot is to take. Where an expert has no tokens, source n
-   uses replica n mod count. nodes [N], price of a step of one token. Work space: 3 P + 2 E + 3 N
-   numbers, P + N reals. */
+   uses replica n mod count. nodes [N], price of a step of one token. Work space: 3 P + 3 E + 3 N
+   numbers, P + 2 N + E reals. */
 void eplb_whole_sources(num layers, num slots, num ranks, num experts, const num *rows,
                         const num *begin, const double *tokens, const num *strides,
                         const double *shares, const num *nodes, const double *price, int32_t *tables, num *ints,
                         double *reals) {
     num *next = ints, *first = next + slots, *last = first + experts;
     Partition p = {.sources = ranks, .nodes = nodes, .price = *price, .room = reals};
-    double *own = reals + slots;
+    double *own = reals + slots, *owed = own + ranks, *totals = owed + ranks;
+    num *turn;
     p.slots = last + experts, p.hosts = p.slots + slots, p.choice = p.hosts + slots;
     p.by_size = p.choice + ranks, p.nearest = p.by_size + ranks;
+    turn = p.nearest + ranks;
     p.tokens = own;
     for (num n = 0; n < layers; n++) {
         double sum = 0.0;
         list_slots(slots, experts, rows + n * slots, first, next, last);
+        for (num e = 0; e < experts; e++) totals[e] = 0.0;
         for (num r = 0; r < ranks; r++) {
+            owed[r] = 0.0;
             const double *sent = tokens + r * strides[0] + n * strides[1];
             int32_t *table = tables + (r * layers + n) * experts;
-            for (num e = 0; e < experts; e++) sum += sent[e * strides[2]], table[e] = (int32_t)first[e];
+            for (num e = 0; e < experts; e++) totals[e] += sent[e * strides[2]], table[e] = (int32_t)first[e];
         }
-        for (num e = 0; e < experts; e++) {
+        for (num e = 0; e < experts; e++) sum += totals[e];
+        sort_by_size(experts, totals, turn);
+        for (num at = 0; at < experts; at++) {
+            num e = turn[at];
             double total = 0.0;
             if (first[e] < 0 || next[first[e]] < 0) continue;
             for (num r = 0; r < ranks; r++)
@@ -167,11 +175,12 @@ void eplb_whole_sources(num layers, num slots, num ranks, num experts, const num
             for (num s = first[e], r = 0; s >= 0; s = next[s]) {
                 while (begin[r + 1] <= s) r++;
                 p.slots[p.count] = s, p.hosts[p.count] = r;
-                p.room[p.count++] = shares[n * slots + s] * total;
+                p.room[p.count++] = shares[n * slots + s] * total + owed[r];
             }
             if (total > 0.0) {
                 fill(&p);
                 for (num round = 0; round < MOST_ROUNDS && change_over(&p); round++) continue;
+                for (num c = 0; c < p.count; c++) owed[p.hosts[c]] = p.room[c];
             }
             for (num r = 0; r < ranks; r++) {
                 num replica = total > 0.0 ? p.choice[r] : r % p.count;

@@ -56,6 +56,8 @@ class PlanSummary:
     waves: tuple[WaveSummary, ...]
     price: Price
     heat_note: str
+    who: str
+    """Name of the person who asked; empty where the controller did by itself."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,8 +77,8 @@ def summarize(plan: Plan) -> PlanSummary:
     return PlanSummary(
         plan_id=plan.plan_id,
         policy=plan.policy,
-        origin=plan.origin,
-        reason=plan.reason,
+        origin=plan.cause.origin,
+        reason=plan.cause.reason,
         base_epoch=plan.base_epoch,
         waves=tuple(
             WaveSummary(wave.content.layers, wave.content.transfers, wave.content.num_rounds)
@@ -84,6 +86,7 @@ def summarize(plan: Plan) -> PlanSummary:
         ),
         price=plan.price,
         heat_note=plan.heat_note,
+        who=plan.cause.who,
     )
 
 
@@ -169,6 +172,7 @@ def encode_history(view: HistoryView) -> admin_pb2.HistoryResponse:
             plan_id=entry.plan_id,
             epoch=entry.epoch,
             text=entry.text,
+            who=entry.who,
         )
         for entry in view.entries
     ]
@@ -178,7 +182,7 @@ def encode_history(view: HistoryView) -> admin_pb2.HistoryResponse:
 def decode_history(message: admin_pb2.HistoryResponse) -> HistoryView:
     """Translate a deployment's history."""
     entries = tuple(
-        HistoryEntry(entry.at_s, entry.kind, entry.plan_id, entry.epoch, entry.text)
+        HistoryEntry(entry.at_s, entry.kind, entry.plan_id, entry.epoch, entry.text, entry.who)
         for entry in message.entries
     )
     return HistoryView(message.deployment, entries)
@@ -201,6 +205,7 @@ def _encode_summary(plan: PlanSummary) -> admin_pb2.PlanSummary:
         ],
         price=_encode_price(plan.price),
         heat_note=plan.heat_note,
+        who=plan.who,
     )
 
 
@@ -222,6 +227,7 @@ def _decode_summary(message: admin_pb2.PlanSummary) -> PlanSummary:
         ),
         price=_decode_price(message.price),
         heat_note=message.heat_note,
+        who=message.who,
     )
 
 

@@ -38,14 +38,14 @@ def encode_spec(request: PlanRequest) -> admin_pb2.PlanSpec:
         policy=request.policy,
         layers=request.layers,
         reason=request.reason,
+        who=request.who,
     )
 
 
 def decode_spec(message: admin_pb2.PlanSpec) -> PlanRequest:
     """Translate what is asked of a plan."""
-    return PlanRequest(
-        message.deployment, message.policy, decode_layers(message.layers), message.reason
-    )
+    layers = decode_layers(message.layers)
+    return PlanRequest(message.deployment, message.policy, layers, message.reason, message.who)
 
 
 def decode_layers(layers: Iterable[int]) -> tuple[int, ...]:

@@ -97,7 +97,10 @@ async function fetchHistory() {
     const kind = document.createElement("span");
     kind.className = "kind";
     kind.textContent = entry.kind;
-    line.append(time, kind, `epoch ${entry.epoch}: ${entry.text}`);
+    const who = document.createElement("span");
+    who.className = "who";
+    who.textContent = entry.who || "controller";
+    line.append(time, kind, who, `epoch ${entry.epoch}: ${entry.text}`);
     return line;
   }));
 }

@@ -24,7 +24,7 @@ function line(plan) {
   phase.dataset.mark = MARKS[plan.phase] ?? "";
   phase.textContent = `${plan.phase}${plan.ending ? `: ${plan.ending}` : ""}`;
   row.append(
-    cell(when(plan.at)), cell(button), cell(`${plan.origin}, ${plan.policy}`), cell(plan.reason), cell(phase),
+    cell(when(plan.at)), cell(button), cell(plan.who || "controller"), cell(plan.policy), cell(plan.reason), cell(phase),
     cell(`${text(plan.before, 2)} to ${text(plan.after, 2)}`, "num"), cell(count(plan.moves), "num"), cell(bytes(plan.bytes), "num"),
   );
   return row;

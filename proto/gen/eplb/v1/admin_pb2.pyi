@@ -40,7 +40,7 @@ class _PlanOriginEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     """A person."""
 
 class PlanOrigin(_PlanOrigin, metaclass=_PlanOriginEnumTypeWrapper):
-    """Who asked for a plan."""
+    """As whose plan one is judged."""
 
 PLAN_ORIGIN_UNSPECIFIED: PlanOrigin.ValueType  # 0
 """Refused."""
@@ -121,12 +121,15 @@ class PlanSpec(google.protobuf.message.Message):
     POLICY_FIELD_NUMBER: builtins.int
     LAYERS_FIELD_NUMBER: builtins.int
     REASON_FIELD_NUMBER: builtins.int
+    WHO_FIELD_NUMBER: builtins.int
     deployment: builtins.str
     """Deployment to plan for; empty: the only one there is."""
     policy: builtins.str
     """Policy; empty: the configured one."""
     reason: builtins.str
     """Why it is drawn, in the asker's words."""
+    who: builtins.str
+    """Who asks for it; where the act beside it says who, that counts."""
     @property
     def layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """MoE layer indexes that may change; empty: all."""
@@ -138,8 +141,9 @@ class PlanSpec(google.protobuf.message.Message):
         policy: builtins.str = ...,
         layers: collections.abc.Iterable[builtins.int] | None = ...,
         reason: builtins.str = ...,
+        who: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployment", b"deployment", "layers", b"layers", "policy", b"policy", "reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployment", b"deployment", "layers", b"layers", "policy", b"policy", "reason", b"reason", "who", b"who"]) -> None: ...
 
 Global___PlanSpec: typing_extensions.TypeAlias = PlanSpec
 
@@ -1043,18 +1047,21 @@ class PlanSummary(google.protobuf.message.Message):
     WAVES_FIELD_NUMBER: builtins.int
     PRICE_FIELD_NUMBER: builtins.int
     HEAT_NOTE_FIELD_NUMBER: builtins.int
+    WHO_FIELD_NUMBER: builtins.int
     plan_id: builtins.str
     """Its id; what Apply takes."""
     policy: builtins.str
     """Policy that drew it."""
     origin: Global___PlanOrigin.ValueType
-    """Who asked for it."""
+    """How it is judged: as the controller's own, or as one that a person asks for."""
     reason: builtins.str
     """Why, in the asker's words."""
     base_epoch: builtins.int
     """Epoch that it starts from."""
     heat_note: builtins.str
     """What the heat rests on, in words."""
+    who: builtins.str
+    """Name of the person who asked; empty where the controller did by itself."""
     @property
     def waves(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___WaveSummary]:
         """Its waves, in order."""
@@ -1074,9 +1081,10 @@ class PlanSummary(google.protobuf.message.Message):
         waves: collections.abc.Iterable[Global___WaveSummary] | None = ...,
         price: Global___PriceView | None = ...,
         heat_note: builtins.str = ...,
+        who: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["price", b"price"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_epoch", b"base_epoch", "heat_note", b"heat_note", "origin", b"origin", "plan_id", b"plan_id", "policy", b"policy", "price", b"price", "reason", b"reason", "waves", b"waves"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_epoch", b"base_epoch", "heat_note", b"heat_note", "origin", b"origin", "plan_id", b"plan_id", "policy", b"policy", "price", b"price", "reason", b"reason", "waves", b"waves", "who", b"who"]) -> None: ...
 
 Global___PlanSummary: typing_extensions.TypeAlias = PlanSummary
 
@@ -1370,16 +1378,19 @@ class HistoryEntry(google.protobuf.message.Message):
     PLAN_ID_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
+    WHO_FIELD_NUMBER: builtins.int
     at_s: builtins.float
     """Unix time, seconds."""
     kind: builtins.str
-    """plan, wave, shares, freeze, unfreeze, halt, resume, config, import, failure."""
+    """plan, wave, abort, shares, freeze, unfreeze, resume, config, drain, undrain, failure."""
     plan_id: builtins.str
     """Plan concerned; empty where none is."""
     epoch: builtins.int
     """Epoch concerned, or served at that time."""
     text: builtins.str
     """What happened, in words."""
+    who: builtins.str
+    """Who asked for it; empty where the controller did by itself."""
     def __init__(
         self,
         *,
@@ -1388,8 +1399,9 @@ class HistoryEntry(google.protobuf.message.Message):
         plan_id: builtins.str = ...,
         epoch: builtins.int = ...,
         text: builtins.str = ...,
+        who: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["at_s", b"at_s", "epoch", b"epoch", "kind", b"kind", "plan_id", b"plan_id", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["at_s", b"at_s", "epoch", b"epoch", "kind", b"kind", "plan_id", b"plan_id", "text", b"text", "who", b"who"]) -> None: ...
 
 Global___HistoryEntry: typing_extensions.TypeAlias = HistoryEntry
 
