@@ -93,17 +93,8 @@ def shown_plan(answer: Answer = Answer.NO) -> ShownPlan:
         stall_s=3.7212,
         moving=Moving(np.array([124, 124, 0]), np.zeros(3, np.int64), np.full(3, 61.0), 122.0),
     )
-    plan = PlanSummary(
-        "7f3a",
-        "packing",
-        Origin.OPERATOR,
-        "evening peak",
-        41,
-        (wave, wave),
-        price,
-        "decode, 300",
-        "ada",
-    )
+    cause = (Origin.OPERATOR, "evening peak")
+    plan = PlanSummary("7f3a", "packing", *cause, 41, (wave, wave), price, "decode, 300", "ada")
     findings = (
         Finding("min_gain", Answer.YES, "the mean falls by 70 %"),
         Finding("move_budget", answer, "248 moves exceed the budget of 96"),
