@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure
-from benchmarks.ingest.ranks import INTERVAL_S, Sent, report_all
+from benchmarks.ingest.ranks import Sent, report_all
 from benchmarks.ingest.server import Arrivals, run
 from benchmarks.ingest.shape import K3, NUM_DEPLOYMENTS, SENT_EVERY, Size
 
@@ -75,14 +75,13 @@ def measure(
             if server.is_alive():
                 server.kill()
                 server.join(_END_S)
-    return _figures(sent, arrivals, num_deployments * size.num_ranks, num_reports)
+    return _figures(sent, arrivals, num_deployments * size.num_ranks)
 
 
-def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) -> list[Figure]:
+def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)
-    seconds = (_WARM_UP + num_reports) * INTERVAL_S
     return [
         Figure("agents", float(num_agents), ""),
         Figure("reports", float(len(sent)), ""),
@@ -90,7 +89,9 @@ def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) 
         Figure("send to window, median", 1e3 * float(np.median(took_s)), "ms"),
         Figure("send to window, p99", 1e3 * float(np.quantile(took_s, 0.99)), "ms", 100.0),
         Figure("send to window, longest", 1e3 * float(took_s.max()), "ms"),
-        Figure("share of one core used", arrivals.cpu_s / seconds, ""),
+        Figure("share of one core used", arrivals.cpu_s / arrivals.seconds, ""),
+        Figure("CPU time of a report", 1e6 * arrivals.cpu_s / max(1, len(arrivals.at_s)), "us"),
+        Figure("time that others kept the core", arrivals.waited_s / arrivals.seconds, ""),
         Figure("resident memory", arrivals.resident_bytes / MIB, "MiB"),
         Figure("resident memory grown since the first report", arrivals.grown_bytes / MIB, "MiB"),
     ]

@@ -132,6 +132,15 @@ class HcclGroups:
         assert isinstance(group, dist.ProcessGroup)
         return group
 
+    def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """Return another HCCL group of some ranks, by their numbers in the world.
+
+        Collective over these ranks alone.
+        """
+        group = dist.new_group(list(ranks), backend="hccl", use_local_synchronization=True)
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+
     def named(self, group: dist.ProcessGroup) -> Communicator:
         """Return its communicator; raises NpuUnavailable."""
         return communicator(group)

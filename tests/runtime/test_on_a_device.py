@@ -25,6 +25,7 @@ from moe_runtime.contracts.npu_errors import (
 from moe_runtime.contracts.timeline import Moment
 from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.formats.capabilities import DeviceKind
+from moe_runtime.formats.families import family_of
 from moe_runtime.runtime import (
     CPU,
     Alone,
@@ -50,7 +51,7 @@ from moe_runtime.runtime import (
     open_device,
     peers_of,
 )
-from moe_runtime.runtime.npu_device import NpuDevice, family_of
+from moe_runtime.runtime.npu_device import NpuDevice
 from tests.npu.emulation import KERNELS
 from tests.runtime.apart import HOME, PeersApart, apart, on_host, operators_apart
 from tests.runtime.stacks import Layout, kimi_like, random_layout, tokens
