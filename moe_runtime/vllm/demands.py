@@ -27,6 +27,11 @@ def require_built_as_needed(runner: Runner) -> None:
 def _against(runner: Runner) -> Iterator[str]:
     config = runner.moe_config
     parallel = config.moe_parallel_config
+    if config.is_lora_enabled:
+        yield (
+            "LoRA is on (--enable-lora), and adapters on experts, which vLLM applies inside its "
+            "own kernels, would be left out"
+        )
     if parallel.use_ep and config.num_experts % parallel.ep_size:
         redundant = config.num_experts - config.num_logical_experts
         yield (

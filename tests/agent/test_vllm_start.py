@@ -137,9 +137,12 @@ def config(
     ascend: object = None,
     compiled: Mode = Mode.NONE,
     captured: Mode = Mode.NONE,
+    **parallel_too: object,
 ) -> VllmConfig:
     parallel = SimpleNamespace(
-        enable_eplb=is_on, eplb_config=SimpleNamespace(num_redundant_experts=theirs)
+        enable_eplb=is_on,
+        eplb_config=SimpleNamespace(num_redundant_experts=theirs),
+        **parallel_too,
     )
     found = SimpleNamespace(
         model_config=Model(is_moe=is_moe),
@@ -182,6 +185,9 @@ def never(**keywords: object) -> object:
         (config(is_moe=False), "no MoE layers"),
         (config(ascend={"xlite_graph_config": {"enabled": True}}), "xlite computes its MoE layers"),
         (config(compiled=Mode.VLLM_COMPILE), "mode=VLLM_COMPILE.* set --enforce-eager"),
+        (config(enable_elastic_ep=True), "ranks come and go while it serves .*enable_elastic_ep"),
+        (config(enable_dbo=True), "parts of a batch at the same time .*enable_dbo"),
+        (config(ubatch_size=2), "parts of a batch at the same time .*ubatch_size"),
         (config(captured=Mode.FULL_DECODE_ONLY), "cudagraph_mode=FULL_DECODE_ONLY"),
     ],
 )

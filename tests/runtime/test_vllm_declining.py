@@ -128,6 +128,7 @@ class Config:
     num_logical_experts: int = 16
     num_local_experts: int = 10
     moe_parallel_config: Parallel = field(default_factory=Parallel)
+    is_lora_enabled: bool = False
     skip_final_all_reduce: bool = False
     use_deferred_moe_finalize: bool = False
 
@@ -155,6 +156,12 @@ def test_slots_that_ranks_cannot_share_evenly_are_refused_with_all_numbers() -> 
     with pytest.raises(CannotOwn, match=r"16 experts and 4 redundant .* 20 slots, which 3 ranks"):
         require_built_as_needed(odd.as_runner())
     require_built_as_needed(Built().as_runner())
+
+
+def test_adapters_that_would_be_left_out_are_refused() -> None:
+    """vLLM applies them to experts inside the kernels that ours stand in for."""
+    with pytest.raises(CannotOwn, match=r"layers\.3\.experts .*--enable-lora"):
+        require_built_as_needed(Built(Config(is_lora_enabled=True)).as_runner())
 
 
 def test_another_order_of_loading_is_refused() -> None:

@@ -17,7 +17,7 @@ from moe_runtime.vllm import (
     claim_of_setting,
 )
 from worker_agent.adapters.vllm.attachment import log
-from worker_agent.adapters.vllm.identity import CompilationConfig, VllmConfig
+from worker_agent.adapters.vllm.identity import CompilationConfig, ParallelConfig, VllmConfig
 
 __all__ = ["check_early", "require_one_balancer", "require_one_redundancy", "require_ownable"]
 
@@ -70,6 +70,7 @@ def require_ownable(config: VllmConfig, taken: FactoryTaken) -> None:
             "(additional_config xlite_graph_config.enabled)"
         )
     reasons.extend(_compiled(config.compilation_config))
+    reasons.extend(_overlapped(config.parallel_config))
     if reasons:
         refused = CannotOwn(f"model {config.model_config.model}", reasons)
         if taken.options.unowned is Unowned.REFUSE:
@@ -129,6 +130,18 @@ def _compiled(compilation: CompilationConfig) -> Iterator[str]:
                 f"vLLM compiles or captures its forward (compilation_config {name}={chosen.name}), "
                 "which would not exchange tokens anew in every step: set --enforce-eager"
             )
+
+
+def _overlapped(parallel: ParallelConfig) -> Iterator[str]:
+    """Yield why steps would not follow each other on the ranks that there were at the start."""
+    told = {
+        "enable_dbo": (True, "vLLM runs parts of a batch at the same time"),
+        "ubatch_size": (2, "vLLM runs parts of a batch at the same time"),
+        "enable_elastic_ep": (True, "ranks come and go while it serves"),
+    }
+    for name, (least, text) in told.items():
+        if int(getattr(parallel, name, 0)) >= least:
+            yield f"{text} (parallel_config {name}), which the runtime's steps do not know"
 
 
 def _balancers(config: VllmConfig) -> Iterator[tuple[str, str]]:
