@@ -75,14 +75,6 @@ class Given:
         first = self.tensor(name, *shape, dtypes=dtypes, inside=inside[0])
         return [self.tensor(name, *shape, dtypes=(first.dtype,), inside=one) for one in inside]
 
-    def axes(self, name: str) -> int:
-        """Return how many axes the tensor in a list of one has; 0 for anything else."""
-        match self.arguments[name]:
-            case [Tensor() as inside]:
-                return inside.ndim
-            case _:
-                return 0
-
     def one_of(self, **allowed: tuple[object, ...]) -> None:
         """Refuse arguments that are none of the values given for them; True is not 1 here."""
         for name, values in allowed.items():
