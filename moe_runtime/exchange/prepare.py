@@ -20,7 +20,9 @@ def prepare(x_TD: Tensor, real_T: Tensor) -> Prepared:
     real_T    bool [T], false for padding; any pattern
     """
     kept_T = _kept(x_TD, real_T)
-    return Prepared(x_TD[kept_T], kept_T, x_TD.shape[0])
+    # Without padding nothing is left behind, and nothing is copied.
+    tokens_TD = x_TD if kept_T.numel() == x_TD.shape[0] else x_TD.index_select(0, kept_T)
+    return Prepared(tokens_TD, kept_T, x_TD.shape[0])
 
 
 def prepare_piece(x_TD: Tensor, real_T: Tensor, *, place: int, team: int) -> PreparedPiece:
@@ -32,7 +34,9 @@ def prepare_piece(x_TD: Tensor, real_T: Tensor, *, place: int, team: int) -> Pre
     sizes = pieces(kept_A.numel(), team)
     start = sum(sizes[:place])
     kept_T = kept_A[start : start + sizes[place]]
-    return PreparedPiece(Prepared(x_TD[kept_T], kept_T, x_TD.shape[0]), kept_A, sizes)
+    return PreparedPiece(
+        Prepared(x_TD.index_select(0, kept_T), kept_T, x_TD.shape[0]), kept_A, sizes
+    )
 
 
 def finalize(y_TD: Tensor, prepared: Prepared) -> Tensor:
@@ -53,5 +57,7 @@ def _kept(x_TD: Tensor, real_T: Tensor) -> Tensor:
 
 
 def _back(y_TD: Tensor, kept_T: Tensor, num_rows: int) -> Tensor:
+    if kept_T.numel() == num_rows:
+        return y_TD  # all rows are tokens, in their places
     out = y_TD.new_zeros((num_rows, y_TD.shape[1]))
     return out.index_copy_(0, kept_T, y_TD)

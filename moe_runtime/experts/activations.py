@@ -140,8 +140,9 @@ class SiTU:
     def __call__(self, gate_up_F: Tensor) -> Tensor:
         """Return [..., I]."""
         gate_I, up_I = gate_up_F.chunk(2, dim=-1)
-        bounded = self.beta * torch.tanh(gate_I / self.beta) * torch.sigmoid(gate_I)
-        return bounded * self.linear_beta * torch.tanh(up_I / self.linear_beta)
+        # In place where a tensor is nobody else's: the same products, in the same order.
+        bounded = torch.tanh(gate_I / self.beta).mul_(self.beta).mul_(torch.sigmoid(gate_I))
+        return bounded.mul_(self.linear_beta).mul_(torch.tanh(up_I / self.linear_beta))
 
 
 Activation = SwiGLU | ClippedSwiGLU | SwiGLUOAI | SwiGLUStep | GELU | GELUTanh | SiTU

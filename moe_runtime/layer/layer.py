@@ -160,8 +160,10 @@ class MoELayer:
             case TokenIds(ids_T):
                 token_ids = TokenIds(ids_T[kept_T])
         routing, view = self.maths.routing, way.view
+        whole = kept_T.numel() == given.logits_TX.shape[0]
+        logits_TX = given.logits_TX if whole else given.logits_TX.index_select(0, kept_T)
         choice = self.router.choose(
-            RouterInput(prepared.x_TD, given.logits_TX[kept_T], token_ids), self.maths.backend
+            RouterInput(prepared.x_TD, logits_TX, token_ids), self.maths.backend
         )
         way.recorder.record(self.index, choice.experts)
         if view.own.kind is StepKind.PROFILE:
