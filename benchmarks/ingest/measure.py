@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.figures import Figure
 from benchmarks.ingest.ranks import INTERVAL_S, Sent, report_all
-from benchmarks.ingest.server import Arrivals, run
+from benchmarks.ingest.server import Arrivals, run, waited
 from benchmarks.ingest.shape import K3, NUM_DEPLOYMENTS, SENT_EVERY, Size
 
 __all__ = ["measure"]
@@ -23,6 +23,8 @@ _WARM_UP = 4
 MIB = 1 << 20
 OTHERS = "time that others kept the core"
 """While the controller could have run: what is late then says little of it."""
+OTHERS_OF_AGENTS = "time that others kept the agents' core"
+"""While the agents, all in one process, could have sent: a report counts as sent before that."""
 _START_S = 30.0
 _END_S = 10.0
 
@@ -68,7 +70,9 @@ def measure(
                 size=size,
                 on_connected=lambda: here.send("begin"),
             )
+            waited_s = waited()
             sent = asyncio.run(_report(port, beside, report))
+            waited_s = waited() - waited_s
             here.send("end")
             arrivals: Arrivals = here.recv()
         finally:
@@ -77,7 +81,10 @@ def measure(
             if server.is_alive():
                 server.kill()
                 server.join(_END_S)
-    return _figures(sent, arrivals, num_deployments * size.num_ranks)
+    return [
+        *_figures(sent, arrivals, num_deployments * size.num_ranks),
+        Figure(OTHERS_OF_AGENTS, waited_s / arrivals.seconds, ""),
+    ]
 
 
 def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:
