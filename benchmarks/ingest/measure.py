@@ -22,6 +22,8 @@ _NUM_REPORTS = 3 * SENT_EVERY
 WARM_UP = 4
 """Reports of each rank before the first that counts."""
 MIB = 1 << 20
+OTHERS = "time that others kept the core"
+"""While the controller could have run: what is late then says little of it."""
 _START_S = 30.0
 _END_S = 10.0
 
@@ -111,17 +113,34 @@ def measure(
                 size=size,
                 watch=controller,
             )
+<<<<<<< HEAD
 
     with controlled() as controller:
         sent = asyncio.run(reports(controller))
     return _figures(sent, controller.arrivals, num_deployments * size.num_ranks, num_reports)
+=======
+            sent = asyncio.run(_report(port, beside, report))
+            here.send("end")
+            arrivals: Arrivals = here.recv()
+        finally:
+            os.sched_setaffinity(0, cores)
+            server.join(_END_S)
+            if server.is_alive():
+                server.kill()
+                server.join(_END_S)
+    return _figures(sent, arrivals, num_deployments * size.num_ranks)
+>>>>>>> main
 
 
-def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) -> list[Figure]:
+def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)
+<<<<<<< HEAD
     seconds = (WARM_UP + num_reports) * INTERVAL_S
+=======
+    price_s = arrivals.cpu_s / max(1, len(arrivals.at_s))
+>>>>>>> main
     return [
         Figure("agents", float(num_agents), ""),
         Figure("reports", float(len(sent)), ""),
@@ -129,7 +148,10 @@ def _figures(sent: Sent, arrivals: Arrivals, num_agents: int, num_reports: int) 
         Figure("send to window, median", 1e3 * float(np.median(took_s)), "ms"),
         Figure("send to window, p99", 1e3 * float(np.quantile(took_s, 0.99)), "ms", 100.0),
         Figure("send to window, longest", 1e3 * float(took_s.max()), "ms"),
-        Figure("share of one core used", arrivals.cpu_s / seconds, ""),
+        Figure("share of one core used", arrivals.cpu_s / arrivals.seconds, ""),
+        Figure("CPU time of a report", 1e6 * price_s, "us"),
+        Figure("share of one core that they need", price_s * num_agents / INTERVAL_S, "", 1.0),
+        Figure(OTHERS, arrivals.waited_s / arrivals.seconds, ""),
         Figure("resident memory", arrivals.resident_bytes / MIB, "MiB"),
         Figure("resident memory grown since the first report", arrivals.grown_bytes / MIB, "MiB"),
     ]

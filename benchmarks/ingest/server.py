@@ -11,12 +11,11 @@ from pathlib import Path
 from benchmarks.ingest.plain import PlainText
 from benchmarks.ingest.shape import SENT_EVERY, STEPS_PER_REPORT
 from eplb_service.controller.desk import RankDesk, RankLink
-from eplb_service.controller.planning import NothingToDo, PlanningInput
 from eplb_service.controller.ports import Outbox
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
-from eplb_service.domain.plan import Plan
 from eplb_service.domain.report import LoadReport
+from eplb_service.host.planner_process import ProcessPlanRunner
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.protocol.messages import Hello, Word
@@ -56,6 +55,10 @@ class Arrivals:
     at_s: dict[ReportKey, float] = field(default_factory=dict[ReportKey, float])
     """Monotonic clock, once the report was checked and in its window."""
     cpu_s: float = 0.0
+    seconds: float = 0.0
+    """That the measurement took; longer than it should where the clients are late."""
+    waited_s: float = 0.0
+    """For a core that others used, while the main thread could have run."""
     resident_bytes: int = 0
     """Of the controller's process, at the end."""
     grown_bytes: int = 0
@@ -122,34 +125,36 @@ class NotingDesk:
         return NotingLink(await self._inner.hello(hello, outbox), hello, self._awaited)
 
 
-class NoRunner:
-    """Meets PlanRunner; nobody asks it, since planning happens in another process anyway."""
-
-    async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
-        """Draw nothing."""
-        del task, deadline_s
-        return NothingToDo("balanced", "the measurement plans nothing")
-
-
 def run(core: int, folder: Path, parent: Connection) -> None:
     """Serve on one core; send the ports; after all reports were named, send what arrived."""
     os.sched_setaffinity(0, {core})
     asyncio.run(_serve(folder, parent))
 
 
+<<<<<<< HEAD
 async def _serve(folder: Path, parent: Connection) -> None:
     awaited = Awaited()
     settings = Settings(
+=======
+def _settings(folder: Path) -> Settings:
+    return Settings(
+>>>>>>> main
         store=StoreSettings(url=f"sqlite:///{folder / 'eplb.db'}"),
         planning=PlanningSettings(is_automatic=False),
         window=WindowSettings(
             report_every_steps=STEPS_PER_REPORT, sent_every_reports=SENT_EVERY, interval_steps=50
         ),
     )
+
+
+async def _serve(folder: Path, parent: Connection) -> None:
+    arrivals = Arrivals()
+    settings = _settings(folder)
     store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
     recorder = PrometheusRecorder()
     tools = Tools(store, SystemClock(), recorder, SettingsTuner(settings))
-    controller = Controller(tools, archive=store, runner=NoRunner())
+    runner = ProcessPlanRunner()
+    controller = Controller(tools, archive=store, runner=runner)
     desks = Desks(
         NotingDesk(controller.ranks, awaited),
         controller.operators,
@@ -167,10 +172,17 @@ async def _serve(folder: Path, parent: Connection) -> None:
     life = asyncio.create_task(controller.run(leading))
     await asyncio.to_thread(parent.recv)  # the measurement begins
     before_s, before_bytes = time.process_time(), resident()
+<<<<<<< HEAD
     sent: frozenset[ReportKey] = await asyncio.to_thread(parent.recv)  # and ends
     await awaited.wait_for(sent, ARRIVAL_S)
     arrivals = awaited.arrivals
+=======
+    began_s, waited_s = time.monotonic(), waited()
+    await asyncio.to_thread(parent.recv)  # and ends
+>>>>>>> main
     arrivals.cpu_s = time.process_time() - before_s
+    arrivals.seconds = time.monotonic() - began_s
+    arrivals.waited_s = waited() - waited_s
     arrivals.resident_bytes = resident()
     arrivals.grown_bytes = arrivals.resident_bytes - before_bytes
     arrivals.num_rejected = sum(d.num_rejected for d in controller.registry.all())
@@ -180,6 +192,12 @@ async def _serve(folder: Path, parent: Connection) -> None:
     await server.stop()
     await asyncio.to_thread(metrics.close)
     await asyncio.to_thread(store.close)
+    runner.close()
+
+
+def waited() -> float:
+    """Seconds for which the main thread was ready and no core was free."""
+    return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
 
 
 def resident() -> int:

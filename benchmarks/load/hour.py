@@ -4,10 +4,14 @@ import gc
 import tracemalloc
 from dataclasses import dataclass
 
+from eplb.v1 import agent_pb2
+
 from benchmarks.ingest.shape import NUM_RANKS, STEPS_PER_REPORT, Deployment
 from eplb_service.domain.ids import Epoch
+from eplb_service.domain.report import LoadReport
 from eplb_service.load.group import Group, WindowTerms
 from eplb_service.load.windows import LoadWindows
+from eplb_service.wire.up import decode_up, encode_up
 
 __all__ = ["Hour", "simulate"]
 
@@ -35,8 +39,11 @@ def simulate(num_reports: int = REPORTS_PER_HOUR) -> Hour:
     tracemalloc.start()
     try:
         for number in range(1, num_reports + 1):
-            report = deployment.report(number)
+            said = encode_up(deployment.report(number)).SerializeToString()
             for rank in range(NUM_RANKS):
+                # Each rank's report has memory of its own, as one that came over the network.
+                report = decode_up(agent_pb2.UpMessage.FromString(said))
+                assert isinstance(report, LoadReport)
                 windows.add(report, rank)
             if number == num_reports // 10:
                 first = _held_bytes()

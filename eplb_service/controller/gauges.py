@@ -107,9 +107,9 @@ def _show_window(deployment: Deployment, window: LoadWindow, tools: Tools) -> No
     """Show what a window says; one that was shown already is not folded again."""
     meter, placement = deployment.meter, deployment.counted_placement
     shown = (window.epoch, window.first_step, window.last_step, int(window.is_known.sum()))
-    if shown == meter.shown:
+    if shown == meter.shown.window:
         return
-    meter.shown = shown
+    meter.shown.window = shown
     seen = imbalance_of(deployment, window)
     if meter.promise.is_due(window, min_steps=deployment.tuning.gates.min_steps):
         meter.promise.realised = seen
@@ -150,7 +150,7 @@ def _show_load(deployment: Deployment, window: LoadWindow, tools: Tools) -> None
 def _show_hottest(deployment: Deployment, tokens: FloatArray, tools: Tools) -> None:
     """Show the hottest experts, ties by layer and number; what was shown before goes."""
     record, meter = tools.recorder, deployment.meter
-    for labels in meter.hottest:
+    for labels in meter.shown.hottest:
         record.forget(HOT_EXPERT, labels)
     mean = np.maximum(tokens.mean(axis=1, keepdims=True), 1e-9)
     ratios = (tokens / mean).ravel()
@@ -161,4 +161,4 @@ def _show_hottest(deployment: Deployment, tokens: FloatArray, tools: Tools) -> N
         labels = (deployment.name, str(layer), str(expert))
         record.set(HOT_EXPERT, labels, float(ratios[index]))
         hottest.append(labels)
-    meter.hottest = tuple(hottest)
+    meter.shown.hottest = tuple(hottest)

@@ -95,6 +95,7 @@ def rank_views(deployment: Deployment, *, now_s: float) -> tuple[RankView, ...]:
     num_ranks = state.serving.placement.layout.num_ranks
     members = state.membership.members if state.membership else (None,) * num_ranks
     views: list[RankView] = []
+    tally = deployment.meter.tally
     for rank, member in enumerate(members):
         heard_s = deployment.heard_at_s.get(rank)
         status = member.status if member else None
@@ -106,7 +107,7 @@ def rank_views(deployment: Deployment, *, now_s: float) -> tuple[RankView, ...]:
                 epoch=status.served.epoch if status else -1,
                 phase=(status.phase if status else RankPhase.SERVING).value,
                 report_age_s=now_s - heard_s if heard_s is not None else float("inf"),
-                step=status.step if status else 0,
+                step=max(status.step if status else 0, tally.last_step(rank) or 0),
             )
         )
     return tuple(views)

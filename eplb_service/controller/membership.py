@@ -8,6 +8,8 @@ membership, and words of older ones are stale.
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from eplb_service.domain.deployment import DeploymentIdentity, ModelShape, RankProfile
 from eplb_service.domain.errors import RegistrationRefused, StaleMessage, UnknownRank
 from eplb_service.domain.ids import Incarnation
@@ -98,8 +100,20 @@ def greet(membership: Membership, hello: Hello) -> Membership:
     if hello.incarnation > membership.incarnation:
         membership = empty(hello)
     _require_same_group(membership, hello)
-    member = Member(hello.profile, hello.placement, hello.status, is_connected=True)
+    placement = _shared(membership, hello)
+    member = Member(hello.profile, placement, hello.status, is_connected=True)
     return _with(membership, hello.profile.rank, member)
+
+
+def _shared(membership: Membership, hello: Hello) -> Placement:
+    """Return the placement that a rank serves, as another rank brought it where they are equal."""
+    served = hello.status.served.placement
+    for member in membership.known:
+        if member.status.served.placement == served and np.array_equal(
+            member.placement.phy2log, hello.placement.phy2log
+        ):
+            return member.placement
+    return hello.placement
 
 
 def require_redundancy(hello: Hello, num_redundant: int | None) -> None:

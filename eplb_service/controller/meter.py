@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from eplb_service.domain.ids import CountArray, FloatArray, IntArray
+from eplb_service.domain.ids import CountArray, FloatArray, Incarnation, IntArray
 from eplb_service.domain.placement import EMPTY, Placement
 from eplb_service.load.tally import ReportTally
 from eplb_service.load.window import LoadWindow
@@ -84,6 +84,19 @@ class Links:
 
 
 @dataclass(slots=True)
+class Shown:
+    """What gauges show already, so that it is not worked out again every second."""
+
+    hottest: tuple[tuple[str, ...], ...] = ()
+    """Labels of the experts that are shown as the hottest."""
+    window: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """Epoch, first and last step and number of known ranks of the newest one."""
+    single: tuple[Placement, tuple[int, ...], tuple[int, int]] | None = None
+    """Experts with one replica, and those of them on ranks that are away: of which placement and
+    ranks, and how many."""
+
+
+@dataclass(slots=True)
 class Meter:
     """All that is measured of one deployment."""
 
@@ -98,7 +111,6 @@ class Meter:
     planned_at_s: float = 0.0
     """Unix time of the newest automatic planning cycle that did not fail; 0 before the first."""
     was_halted: bool = False
-    hottest: tuple[tuple[str, ...], ...] = ()
-    """Labels of the experts that are shown as the hottest."""
-    shown: tuple[int, int, int, int] = (-1, -1, -1, -1)
-    """Epoch, first and last step and number of known ranks of the window that was shown last."""
+    told_step: tuple[Incarnation, int] = (Incarnation(0), -1)
+    """The newest step that reports told the machine, and of which incarnation."""
+    shown: Shown = field(default_factory=Shown)

@@ -13,6 +13,7 @@ from eplb_service.controller.records import (
     Pulse,
     Recovered,
 )
+from eplb_service.controller.sharing import Proposal, ShareTask
 from eplb_service.domain.ids import Epoch, FloatArray, Generation, Revision
 from eplb_service.domain.metric_names import Metric
 from eplb_service.domain.plan import Plan
@@ -116,10 +117,18 @@ class Outbox(Protocol):
 
 
 class PlanRunner(Protocol):
-    """Where plans are drawn: a process of its own, killed at its deadline."""
+    """Where plans and shares are drawn: in other processes, killed at their deadline."""
 
     async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
         """Run planning.draft; raises PlannerFailed or PlannerTimeout."""
+        ...
+
+    async def share(self, task: ShareTask, *, deadline_s: float) -> Proposal | None:
+        """Run sharing.propose; raises as `draw` does, and InvalidTable."""
+        ...
+
+    def close(self) -> None:
+        """End what draws; called once, at the end."""
         ...
 
 

@@ -3,6 +3,8 @@
 Axes    L MoE layers   E logical experts   N ranks
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from eplb_service.controller.deployment import Deployment
@@ -34,7 +36,7 @@ def show_ranks(deployment: Deployment, tools: Tools) -> None:
     record.set(RANKS, (name, "away"), len(away))
     _show_epochs(name, ranks, tools)
     _show_reports(deployment, ranks, tools)
-    single, at_risk = single_replicas(deployment.driver.state.serving.placement, away)
+    single, at_risk = _single(deployment, tuple(away))
     record.set(SINGLE_REPLICA, (name,), single)
     record.set(AT_RISK, (name,), at_risk)
 
@@ -66,7 +68,16 @@ def _show_reports(deployment: Deployment, ranks: tuple[RankView, ...], tools: To
         record.set(REPORT_AGE, (name,), max(ages))
 
 
-def single_replicas(placement: Placement, away: list[int]) -> tuple[int, int]:
+def _single(deployment: Deployment, away: tuple[int, ...]) -> tuple[int, int]:
+    """Count as below; what was counted already is not counted again every second."""
+    placement, known = deployment.driver.state.serving.placement, deployment.meter.shown.single
+    if known is None or known[0] is not placement or known[1] != away:
+        known = placement, away, single_replicas(placement, away)
+        deployment.meter.shown.single = known
+    return known[2]
+
+
+def single_replicas(placement: Placement, away: Sequence[int]) -> tuple[int, int]:
     """Experts with one replica, over all layers, and those of them on one of these ranks.
 
     >>> from eplb_service.domain.placement import placement_from_ranks

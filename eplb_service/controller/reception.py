@@ -62,8 +62,7 @@ class Link:
     def reported(self, report: LoadReport) -> None:
         """Take a load report; raises InvalidReport, after counting it, when it is refused."""
         deployment, rank = self._deployment, self._rank
-        # A step that is not told now is told by the next report.
-        deployment.driver.offer(RankStepped(rank, self._incarnation, report.step))
+        self._tell_step(report.step)
         windows = deployment.windows
         if windows is None:
             return
@@ -80,6 +79,21 @@ class Link:
         if report.is_closing:
             generation = deployment.driver.errands.generation
             self._outbox.send(ReportAck(generation, self._incarnation, report.epoch))
+
+    def _tell_step(self, step: int) -> None:
+        """Tell the machine how far the group is, once for all its ranks, and who is idle no more.
+
+        A step that finds no room now is told by the next report.
+        """
+        deployment, told = self._deployment, (self._incarnation, step)
+        meter = deployment.meter
+        membership = deployment.driver.state.membership
+        member = membership.members[self._rank] if membership else None
+        is_idle = member is not None and member.status.is_idle
+        if told <= meter.told_step and not is_idle:
+            return
+        if deployment.driver.offer(RankStepped(self._rank, *told)):
+            meter.told_step = max(meter.told_step, told)
 
     def _require_current(self, counted: Incarnation) -> None:
         if self._incarnation != counted:

@@ -23,7 +23,6 @@ from eplb_service.domain.shares import (
     Ownership,
     ShareName,
     Shares,
-    even_shares,
     table_digest,
 )
 from eplb_service.protocol.messages import NewShares
@@ -107,8 +106,14 @@ def even_only(state: DeploymentState) -> str:
     )
 
 
+def is_even(state: DeploymentState) -> bool:
+    """Whether all ranks use the even tables that every placement begins with."""
+    served = state.membership.served() if state.membership else None
+    return served is not None and served.revision == 0
+
+
 def tables_in_use(stand: ShareStand, state: DeploymentState) -> Shares | None:
-    """The tables that all ranks use; None where they differ or are not known here.
+    """The tables sent from here that all ranks use; None where they differ or are not known here.
 
     A controller that has just taken over does not know what its elder sent.
     """
@@ -117,8 +122,6 @@ def tables_in_use(stand: ShareStand, state: DeploymentState) -> Shares | None:
     if len(names) != 1:
         return None
     (name,) = names
-    if name.revision == 0:
-        return even_shares(state.serving.placement, ownership_of(state))
     return stand.in_use.shares if stand.in_use and stand.in_use.name == name else None
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.foresight import expected
 from eplb_service.controller.looks import heat_now, measured_window
+from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.revisions import (
     InUse,
     held_up,
+    is_even,
     is_overtaken,
     lacking_ranks,
     name_of,
@@ -19,7 +21,7 @@ from eplb_service.controller.revisions import (
     with_spent,
     word_for,
 )
-from eplb_service.controller.sharing import Proposal, ShareTask, propose
+from eplb_service.controller.sharing import Proposal, ShareTask
 from eplb_service.controller.standing import evidence_of, standing_of
 from eplb_service.controller.teller import Teller
 from eplb_service.domain.errors import EplbError, StoreConflict
@@ -47,8 +49,9 @@ class _Sent:
 class ShareLoop:
     """Draws shares when they are due, and says them until every rank uses them."""
 
-    def __init__(self, registry: Registry, teller: Teller) -> None:
+    def __init__(self, registry: Registry, teller: Teller, runner: PlanRunner) -> None:
         self._registry = registry
+        self._runner = runner
         self._teller = teller
         self._busy: set[str] = set()
         self._next_s: dict[str, float] = {}
@@ -86,7 +89,8 @@ class ShareLoop:
         heat = None if self._is_held_up(deployment) else self._heat(deployment)
         if heat is None:
             return
-        proposal = await asyncio.to_thread(propose, _task(deployment, heat))
+        deadline_s = deployment.tuning.planning.deadline_s
+        proposal = await self._runner.share(_task(deployment, heat), deadline_s=deadline_s)
         # A plan may have started meanwhile, or another placement come into use.
         if proposal is None or self._is_held_up(deployment):
             return
@@ -192,6 +196,7 @@ def _task(deployment: Deployment, heat: Heat) -> ShareTask:
         placement=state.serving.placement,
         ownership=ownership_of(state),
         in_use=tables_in_use(deployment.shares, state),
+        is_even=is_even(state),
         nodes=tuple(member.profile.node for member in state.membership.known),
         min_gain=terms.min_gain,
         locality_price=terms.locality_price,

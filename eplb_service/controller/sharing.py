@@ -7,7 +7,7 @@ Axes    L MoE layers   E logical experts   N ranks   J rows of a dispatch table
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from eplb_service.domain.errors import InvalidTable
 from eplb_service.domain.heat import Heat, mean_with_data
 from eplb_service.domain.ids import FloatArray, IntArray
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.shares import Ownership, Shares, dispatch_violations
+from eplb_service.domain.shares import Ownership, Shares, dispatch_violations, even_shares
 from eplb_service.policies.shares import load_under, shares_by_row, shares_by_source
 from eplb_service.policies.split import cost_imbalance
 from eplb_service.policies.terms import PLAIN, Terms
@@ -32,7 +32,8 @@ class ShareTask:
     placement: Placement
     ownership: Ownership
     in_use: Shares | None
-    """Tables of all ranks; None where they are not known, so that any others are better."""
+    """Tables of all ranks; None where they are not known, so that any others are better, and
+    where `is_even`: those need not travel."""
     nodes: tuple[str, ...]
     """[N] node of each rank; empty where not known."""
     min_gain: float
@@ -41,6 +42,15 @@ class ShareTask:
     """Tokens of imbalance that are given to keep one token on its node, or on its rank."""
     terms: Terms = PLAIN
     """What a rank's load is made of."""
+    is_even: bool = False
+    """Whether the tables in use are the even ones."""
+
+    def known(self) -> "ShareTask":
+        """Return the task with the even tables written out, where they are in use."""
+        if not self.is_even:
+            return self
+        even = even_shares(self.placement, self.ownership)
+        return replace(self, in_use=even, is_even=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +71,7 @@ def propose(task: ShareTask) -> Proposal | None:
 
     Raises InvalidTable for heat that is no heat, and for tables of ours that are unsound.
     """
+    task = task.known()
     tables, before, after = _drawn(task)
     if task.in_use is None:
         better = np.ones(len(before), dtype=np.bool_)

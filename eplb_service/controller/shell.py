@@ -50,7 +50,7 @@ class Controller:
         self.registry = Registry(tools, self._teller)
         drawer = Drawer(self.registry, self._teller, runner)
         self.planner = Planner(self.registry, self._teller, drawer)
-        self.shares = ShareLoop(self.registry, self._teller)
+        self.shares = ShareLoop(self.registry, self._teller, runner)
         self.ranks = Reception(self.registry, clock=tools.clock, recorder=tools.recorder)
         self.operators = Reading(self.registry, drawer, self._teller, archive)
         self.page = PageReading(self.registry, archive)

@@ -86,10 +86,13 @@ def fold_slots(slot_tokens: CountArray, placement: Placement) -> CountArray:
     >>> fold_slots(np.array([[30, 10, 50, 10]]), p).tolist()
     [[80, 10, 10]]
     """
-    heat = np.zeros((placement.num_layers, placement.num_experts), dtype=np.int64)
-    layers, slots = np.nonzero(placement.routed())
-    np.add.at(heat, (layers, placement.phy2log[layers, slots]), slot_tokens[layers, slots])
-    return heat
+    shape = (placement.num_layers, placement.num_experts)
+    heat = np.zeros(shape[0] * shape[1], dtype=np.int64)
+    is_routed = placement.routed()
+    # A flat index: numpy sums that several times faster than pairs of indices.
+    cells = placement.phy2log + np.arange(shape[0])[:, None] * shape[1]
+    np.add.at(heat, cells[is_routed], slot_tokens[is_routed])
+    return heat.reshape(shape)
 
 
 def rank_load(slot_tokens: CountArray | FloatArray, placement: Placement) -> FloatArray:

@@ -7,6 +7,8 @@ of a rank is the running sum of the counts before it.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 
@@ -39,7 +41,7 @@ class SlotLayout:
 
     def base(self, rank: int) -> int:
         """First slot of a rank."""
-        return sum(self.slots_per_rank[:rank])
+        return _starts(self.slots_per_rank)[rank]
 
     def slots_of(self, rank: int) -> slice:
         """Slice of a rank's slots in any array with a slot axis."""
@@ -48,7 +50,7 @@ class SlotLayout:
 
     def starts(self) -> tuple[int, ...]:
         """[N + 1] first slot of every rank, and one past the last."""
-        return (*(self.base(rank) for rank in range(self.num_ranks)), self.num_slots)
+        return _starts(self.slots_per_rank)
 
     def rank_of_slot(self) -> IntArray:
         """[P] the rank that each slot belongs to."""
@@ -58,6 +60,12 @@ class SlotLayout:
         """[P] each slot as its own rank numbers it."""
         counts = [np.arange(count, dtype=np.int32) for count in self.slots_per_rank]
         return np.concatenate(counts)
+
+
+@lru_cache(maxsize=256)
+def _starts(slots_per_rank: tuple[int, ...]) -> tuple[int, ...]:
+    """[N + 1] running sum of slots: asked for with every report of every rank."""
+    return tuple(accumulate(slots_per_rank, initial=0))
 
 
 def uniform_layout(*, num_experts: int, num_ranks: int, num_redundant: int) -> SlotLayout:

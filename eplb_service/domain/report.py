@@ -6,6 +6,8 @@ Axes    L MoE layers   S the rank's local slots   X sent entries
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from eplb_service.domain.ids import CountArray, Digest, Epoch, IntArray, Revision, frozen
 
 
@@ -47,6 +49,11 @@ class SentCounts:
     def __post_init__(self) -> None:
         for array in (self.layers, self.experts, self.tokens):
             frozen(array)
+
+
+_NOBODY = np.zeros(0, dtype=np.int32)
+NO_SENT = SentCounts(_NOBODY, _NOBODY, np.zeros(0, dtype=np.int64))
+"""What a report without sent counts holds."""
 
 
 @dataclass(frozen=True, slots=True)

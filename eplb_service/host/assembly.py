@@ -68,6 +68,7 @@ class Service:
             leading,
             _directory_of(settings.directory),
         )
+        self._runner = runner
         self._controller = Controller(tools, archive=self._store, runner=runner)
         controller = self._controller
         book = WatchedBook(self._store, controller.watch)
@@ -126,6 +127,7 @@ class Service:
             await self._server.stop()
             await asyncio.to_thread(metrics.close)
             await asyncio.to_thread(self._store.close)
+            self._runner.close()
 
     def leave(self) -> bool:
         """Have `run` return once nothing is in flight; False where this one does not lead."""

@@ -1,15 +1,19 @@
-"""Draws each plan in a process of its own, without Ray; killed at its deadline."""
+"""Draws plans and shares in other processes, without Ray; killed at their deadline.
+
+A plan has a process of its own. Shares are drawn every few seconds, all in one process that stays.
+"""
 
 import asyncio
 import multiprocessing
 import os
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
-from threading import Thread
 
 from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
+from eplb_service.controller.sharing import Proposal, ShareTask
 from eplb_service.domain.errors import EplbError, PlannerFailed, PlannerTimeout
 from eplb_service.domain.plan import Plan
+from eplb_service.host.share_clerk import ShareClerk, settle
 
 JOIN_S = 5.0
 
@@ -21,6 +25,15 @@ class ProcessPlanRunner:
 
     def __init__(self) -> None:
         self._context: SpawnContext = multiprocessing.get_context("spawn")
+        self._clerk = ShareClerk(self._context)
+
+    async def share(self, task: ShareTask, *, deadline_s: float) -> Proposal | None:
+        """Run sharing.propose elsewhere; raises PlannerFailed, PlannerTimeout or InvalidTable."""
+        return await self._clerk.share(task, deadline_s=deadline_s)
+
+    def close(self) -> None:
+        """End the process that draws shares."""
+        self._clerk.close()
 
     async def draw(self, task: PlanningInput, *, deadline_s: float) -> Plan | NothingToDo:
         """Run planning.draft elsewhere; raises PlannerFailed or PlannerTimeout.
@@ -62,16 +75,8 @@ class ProcessPlanRunner:
 
 
 def _work(answer: Connection, task: PlanningInput) -> None:
-    Thread(target=_end_with_parent, daemon=True).start()
+    settle()
     try:
         answer.send(draft(task))
     except EplbError as refused:
         answer.send(refused)
-
-
-def _end_with_parent() -> None:
-    """A controller that was killed cannot kill its planner."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)

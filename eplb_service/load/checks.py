@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.ids import CountArray
 from eplb_service.domain.placement import EMPTY
-from eplb_service.domain.report import LoadReport, StepCounts
+from eplb_service.domain.report import NO_SENT, LoadReport, SentCounts, StepCounts
 from eplb_service.load.group import Group, WindowTerms
 
 
@@ -41,14 +41,17 @@ def check_origin(report: LoadReport, rank: int, group: Group) -> None:
         )
 
 
-def check_content(report: LoadReport, rank: int, group: Group) -> None:
-    """Refuse wrong shapes, values that are no counts, and a sum that is not tokens x top_k."""
+def check_content(report: LoadReport, rank: int, group: Group, known: SentCounts = NO_SENT) -> None:
+    """Refuse wrong shapes, values that are no counts, and a sum that is not tokens x top_k.
+
+    known    sent counts whose experts were found right under this placement
+    """
     _check_shapes(report, rank, group)
     _check_counts(report.received, rank, ("layer", "slot"), group)
     _check_counts(report.sent_total, rank, ("layer",), group)
     _check_steps(report, rank)
     _check_empty_slots(report, rank, group)
-    _check_sent(report, rank, group)
+    _check_sent(report, rank, group, known)
     expected = report.steps.tokens * group.top_k
     wrong = np.flatnonzero(report.sent_total != expected)
     if wrong.size:
@@ -82,8 +85,9 @@ def check_order(report: LoadReport, last: LoadReport | None, rank: int, terms: W
             f"rank {rank} reported step {report.step} twice; the first report is kept",
             reason="duplicate",
         )
-    backwards = np.argwhere(report.received < last.received)
-    if backwards.size:
+    is_lower = report.received < last.received
+    if is_lower.any():
+        backwards = np.argwhere(is_lower)
         raise InvalidReport(
             f"rank {rank} layer {backwards[0][0]} slot {backwards[0][1]}: the counter at step "
             f"{report.step} is below that at step {last.step} without a reset; an integer that "
@@ -148,16 +152,18 @@ def _check_counts(
     values: NDArray[np.generic], rank: int, axes: tuple[str, ...], group: Group
 ) -> None:
     """Refuse NaN, infinities, fractions, negative counts and absurd ones, with their place."""
+    if not values.size:
+        return
     if values.dtype.kind == "f":
         bad, reason = ~np.isfinite(values.astype(np.float64)), "nan"
         if not bad.any():
             bad, reason = np.ones(values.shape, dtype=np.bool_), "dtype"
     elif values.dtype != np.int64:
         bad, reason = np.ones(values.shape, dtype=np.bool_), "dtype"
+    elif values.min() >= 0 and values.max() <= group.most_tokens:
+        return
     else:
         bad, reason = _out_of_range(values.astype(np.int64, copy=False), group.most_tokens)
-    if not bad.any():
-        return
     at = np.argwhere(bad)[0].tolist()
     place = " ".join(f"{axis} {number}" for axis, number in zip(axes, at, strict=True))
     raise InvalidReport(
@@ -174,6 +180,8 @@ def _out_of_range(counts: CountArray, most: int) -> tuple[NDArray[np.bool_], str
 
 
 def _check_empty_slots(report: LoadReport, rank: int, group: Group) -> None:
+    if not group.has_empty:
+        return
     empty = group.placement.phy2log[:, group.columns(rank)] == EMPTY
     loaded = np.argwhere(empty & (report.received > 0))
     if loaded.size:
@@ -185,7 +193,7 @@ def _check_empty_slots(report: LoadReport, rank: int, group: Group) -> None:
         )
 
 
-def _check_sent(report: LoadReport, rank: int, group: Group) -> None:
+def _check_sent(report: LoadReport, rank: int, group: Group, known: SentCounts) -> None:
     sent = report.sent
     columns = (sent.layers, sent.experts, sent.tokens)
     if len({column.shape for column in columns}) > 1 or sent.tokens.ndim != 1:
@@ -195,14 +203,17 @@ def _check_sent(report: LoadReport, rank: int, group: Group) -> None:
             "expected one axis and as many of each",
             reason="shape",
         )
-    if not all(np.issubdtype(column.dtype, np.integer) for column in columns):
+    if not all(column.dtype.kind in "iu" for column in columns):
         types = ", ".join(str(column.dtype) for column in columns)
         raise InvalidReport(
             f"rank {rank} reported layers, experts and counts of sent tokens as {types}; "
             "expected whole numbers",
             reason="dtype",
         )
-    _check_experts(report, rank, group)
+    if not sent.tokens.size:
+        return
+    if sent.layers is not known.layers or sent.experts is not known.experts:
+        _check_experts(report, rank, group)
     _check_counts(sent.tokens, rank, ("sent entry",), group)
 
 
@@ -221,6 +232,8 @@ def _check_experts(report: LoadReport, rank: int, group: Group) -> None:
             reason="unknown_expert",
         )
     numbers = sent.layers.astype(np.int64) * placement.num_experts + sent.experts
+    if (numbers[1:] > numbers[:-1]).all():
+        return
     ordered = np.sort(numbers)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if twice.size:

@@ -1,14 +1,12 @@
 """Nothing is lost on the way: what all ranks sent between two cuts is what all slots received.
 
-Axes    L MoE layers   E logical experts   P slots
+Axes    L MoE layers   P slots
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from eplb_service.domain.heat import fold_slots
 from eplb_service.domain.ids import CountArray
 from eplb_service.domain.report import Phase
 from eplb_service.load.group import Group
@@ -51,55 +49,6 @@ def _disagreements(slots: CountArray, group: Group) -> Sequence[str]:
         "that count the same"
         for layer, slot in np.argwhere(slots % group.num_counters != 0).tolist()
     ]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentCut:
-    """A cut of all ranks with sent counts, which come seldom, and what they come to."""
-
-    step: int
-    cut: Cut
-    num_told: CountArray
-    """[L, E] how many of the reports speak of each expert."""
-    tokens: CountArray
-    """[L, E] token copies sent in sum."""
-
-
-def sent_cut(step: int, cut: Cut, group: Group) -> SentCut | None:
-    """Add up what the reports of a cut sent; None unless all of them tell it."""
-    if not all(len(report.sent.tokens) for report in cut.values()):
-        return None
-    shape = (group.placement.num_layers, group.placement.num_experts)
-    num_told, tokens = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    for report in cut.values():
-        said = report.sent
-        # A flat index: numpy sums that several times faster than pairs of indices.
-        at = said.layers.astype(np.intp) * shape[1] + said.experts
-        np.add.at(num_told.reshape(-1), at, 1)
-        np.add.at(tokens.reshape(-1), at, said.tokens)
-    return SentCut(step, dict(cut), num_told, tokens)
-
-
-def lost_to_experts(first: SentCut, last: SentCut, group: Group) -> tuple[str, ...]:
-    """Say, by layer and expert, what was lost between two cuts of all ranks with sent counts.
-
-    Only experts that every report of both cuts speaks of are looked at.
-    """
-    sent = last.tokens - first.tokens
-    slots = received_between(first.cut, last.cut, group)
-    received = fold_slots(slots, group.placement) * group.num_senders
-    is_told = (first.num_told == len(first.cut)) & (last.num_told == len(last.cut))
-    wrong = is_told & (sent != received)
-    return tuple(
-        f"layer {layer} expert {expert}: {sent[layer, expert]} copies sent, "
-        f"{received[layer, expert]} received on ranks {_holders(group, layer, expert)}"
-        for layer, expert in np.argwhere(wrong).tolist()
-    )
-
-
-def _holders(group: Group, layer: int, expert: int) -> list[int]:
-    slots = np.flatnonzero(group.placement.phy2log[layer] == expert)
-    return group.placement.layout.rank_of_slot()[slots].tolist()
 
 
 def is_complete(cut: Cut, group: Group, seen: Sequence[tuple[int, Phase]]) -> bool:

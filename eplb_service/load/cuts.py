@@ -2,9 +2,13 @@
 
 from eplb_service.domain.report import LoadReport, Phase
 from eplb_service.load.group import WindowTerms
+from eplb_service.load.told import without_sent
 
 SPARE_CUTS = 2
 """Cuts kept beyond a full window, so that a window stays full while the newest cut fills."""
+
+MOST_UNTOLD = 2
+"""Newest cuts of a rank that keep their sent counts, until all ranks have told them."""
 
 Key = tuple[int, Phase]
 
@@ -33,6 +37,9 @@ class Cuts:
         self._num_taken += 1
         self._taken_at[key] = self._num_taken
         steps = sorted(step for step, cut in self.by_step.items() if key in cut)
+        telling = [step for step in steps if self.by_step[step][key].sent.tokens.size]
+        for step in telling[:-MOST_UNTOLD]:
+            self.by_step[step][key] = without_sent(self.by_step[step][key])
         for step in steps[: -self._most]:
             self._forget(step, key)
         patience = self._most * len(self._taken_at)
@@ -40,6 +47,13 @@ class Cuts:
             del self._taken_at[silent]
             for step in [step for step, cut in self.by_step.items() if silent in cut]:
                 self._forget(step, silent)
+
+    def was_told(self, step: int) -> None:
+        """Forget what was sent up to a cut: it is kept elsewhere."""
+        for cut in self.by_step.values():
+            for key, report in cut.items():
+                if report.step <= step:
+                    cut[key] = without_sent(report)
 
     def _forget(self, step: int, key: Key) -> None:
         del self.by_step[step][key]

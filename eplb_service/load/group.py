@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from eplb_service.domain.deployment import CountMeaning, RankProfile
 from eplb_service.domain.ids import Digest, Epoch
-from eplb_service.domain.placement import Placement
+from eplb_service.domain.placement import EMPTY, Placement
 from eplb_service.domain.shares import Ownership
 
 
@@ -30,10 +30,17 @@ class Group:
     """[N]"""
     top_k: int
     digest: Digest = field(init=False)
-    """Of the placement; kept, since every report is held against it."""
+    """Of the placement; kept, as the two below, since every report is held against it."""
+    has_empty: bool = field(init=False)
+    """Whether any slot is declared empty."""
+    most_tokens: int = field(init=False)
+    """Largest counter whose sums over all slots and ranks stay within 64 bits."""
 
     def __post_init__(self) -> None:
+        most = (2**63 - 1) // (self.placement.layout.num_slots * self.num_ranks)
         object.__setattr__(self, "digest", self.placement.digest())
+        object.__setattr__(self, "has_empty", bool((self.placement.phy2log == EMPTY).any()))
+        object.__setattr__(self, "most_tokens", most)
 
     @property
     def num_ranks(self) -> int:
@@ -66,8 +73,3 @@ class Group:
         """How many ranks count the same token as sent, for one that counts it as received."""
         is_replicated = self.profiles[0].ownership is Ownership.REPLICATED
         return self.num_ranks if is_replicated and not self.counts_all_slots(0) else 1
-
-    @property
-    def most_tokens(self) -> int:
-        """Largest counter whose sums over all slots and ranks stay within 64 bits."""
-        return (2**63 - 1) // (self.placement.layout.num_slots * self.num_ranks)

@@ -1,6 +1,6 @@
 """Who sent what: tokens of each source rank for the experts that have a choice of replicas.
 
-Axes    L MoE layers   E logical experts   N ranks   X experts with several replicas
+Axes    N ranks   X experts with several replicas
 """
 
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from eplb_service.domain.heat import BySource
-from eplb_service.domain.ids import CountArray
-from eplb_service.domain.report import LoadReport, Phase
-from eplb_service.load.conservation import SentCut, encloses
+from eplb_service.domain.report import Phase
+from eplb_service.load.conservation import encloses
 from eplb_service.load.group import Group
+from eplb_service.load.told import SentCut, common_to
 
 
 def sent_between(
@@ -24,16 +24,17 @@ def sent_between(
     """
     if not encloses(first.cut, last.cut, tuple(last.cut)):
         return None
-    is_told = (first.num_told == len(first.cut)) & (last.num_told == len(last.cut))
-    is_told &= group.placement.replica_count() > 1
-    layers, experts = np.nonzero(is_told)
-    tokens = np.zeros((group.num_ranks, len(layers)), dtype=np.int64)
+    numbers, before, after = common_to(first, last)
+    is_free = group.placement.replica_count().reshape(-1)[numbers] > 1
+    numbers, before, after = numbers[is_free], before[is_free], after[is_free]
+    tokens = np.zeros((group.num_ranks, numbers.size), dtype=np.int64)
     routed = np.zeros(group.num_ranks, dtype=np.int64)
     for (rank, phase), report in last.cut.items():
         if phase in phases:
-            before = first.cut[rank, phase]
-            tokens[rank] += _counts(report, is_told) - _counts(before, is_told)
-            routed[rank] += report.steps.tokens - before.steps.tokens
+            earlier = first.cut[rank, phase]
+            tokens[rank] += last.tokens[rank, phase][after] - first.tokens[rank, phase][before]
+            routed[rank] += report.steps.tokens - earlier.steps.tokens
+    layers, experts = np.divmod(numbers, group.placement.num_experts)
     return BySource(
         layers=layers.astype(np.int32),
         experts=experts.astype(np.int32),
@@ -41,12 +42,3 @@ def sent_between(
         routed=routed,
         num_steps=last.step - first.step,
     )
-
-
-def _counts(
-    report: LoadReport, is_told: np.ndarray[tuple[int, int], np.dtype[np.bool_]]
-) -> CountArray:
-    """[X] the report's counts of the told experts, by layer and expert."""
-    dense = np.zeros(is_told.shape, dtype=np.int64)
-    dense[report.sent.layers, report.sent.experts] = report.sent.tokens
-    return dense[is_told]

@@ -131,8 +131,9 @@ class ReportTally:
         self._count(OVERFLOW_TOKENS, (), now.overflow_tokens - before.overflow_tokens)
 
     def _count(self, metric: Metric, labels: Labels, amount: float) -> None:
-        key = (metric, labels)
-        self._counts[key] = self._counts.get(key, 0) + max(amount, 0)
+        if amount > 0:
+            key = (metric, labels)
+            self._counts[key] = self._counts.get(key, 0) + amount
 
     def _num_lost(self, before: _Seen | None, now: _Seen) -> int:
         """Whole reporting intervals between two reports, less the one that the newer ends."""

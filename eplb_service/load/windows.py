@@ -1,25 +1,23 @@
 """The load windows of one deployment: takes reports, refuses bad ones, encloses common spans."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.heat import BySource
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement
-from eplb_service.domain.report import LoadReport, Phase
+from eplb_service.domain.report import NO_SENT, LoadReport, Phase
 from eplb_service.load.checks import check_content, check_order, check_origin, check_rank
 from eplb_service.load.conservation import (
-    SentCut,
     encloses,
     is_complete,
     lost_in_layers,
-    lost_to_experts,
-    sent_cut,
 )
 from eplb_service.load.cuts import Cuts
 from eplb_service.load.group import Group, WindowTerms
 from eplb_service.load.sources import sent_between
+from eplb_service.load.told import SentCut, lost_to_experts, sent_cut, with_columns, without_sent
 from eplb_service.load.window import LoadWindow, Span, empty_window, enclose
 
 Key = tuple[int, Phase]
@@ -38,8 +36,12 @@ class LoadWindows:
         self._group = group
         self._terms = terms
         self._last: dict[Key, LoadReport] = {}
+        self._seen: dict[tuple[Phase | None, int], LoadWindow] = {}
+        """Windows enclosed since the newest cut: who looks twice is told the same."""
         self._cuts = Cuts(terms)
         self._broken: list[tuple[int, int]] = []
+        self._columns = NO_SENT
+        """The newest sent counts: nearly all reports tell of the same experts."""
         self._told: deque[SentCut] = deque(maxlen=MOST_TOLD)
         """The newest complete cuts with sent counts, which come seldom."""
 
@@ -52,9 +54,11 @@ class LoadWindows:
         """Start over under a new epoch: counts made under the old one are not mixed in."""
         self._group = Group(epoch, placement, self._group.profiles, self._group.top_k)
         self._last.clear()
+        self._seen.clear()
         self._cuts = Cuts(self._terms)
         self._broken.clear()
         self._told.clear()
+        self._columns = NO_SENT
 
     def add(self, report: LoadReport, rank: int) -> None:
         """Take one rank's report.
@@ -68,11 +72,17 @@ class LoadWindows:
         if report.is_closing and report.epoch < self._group.epoch:
             return
         check_origin(report, rank, self._group)
-        check_content(report, rank, self._group)
+        report = with_columns(report, self._columns)
+        check_content(report, rank, self._group, self._columns)
+        if report.sent.tokens.size:
+            self._columns = report.sent
         key = (rank, report.phase)
         check_order(report, self._last.get(key), rank, self._terms)
-        self._last[key] = report
+        if key not in self._last:
+            self._seen.clear()
+        self._last[key] = without_sent(report)
         if report.step % self._terms.interval_steps == 0:
+            self._seen.clear()
             self._cuts.add(key, report)
             oldest = min(self._cuts.oldest, *(told.step for told in self._told), report.step)
             self._broken = [span for span in self._broken if span[1] > oldest]
@@ -86,6 +96,12 @@ class LoadWindows:
         With a phase, only that phase's counts; with None, all phases together. Where every
         rank counts a part of every slot's tokens, nothing is enclosed while one is missing.
         """
+        found = self._seen.get((phase, since))
+        if found is None:
+            found = self._seen[phase, since] = self._enclosed(phase, since)
+        return found
+
+    def _enclosed(self, phase: Phase | None, since: int) -> LoadWindow:
         phases = (phase,) if phase else tuple(Phase)
         span = max(
             (span for span in self._spans(phases) if span.first_step >= since),
@@ -118,19 +134,13 @@ class LoadWindows:
     def _spans(self, phases: tuple[Phase, ...]) -> Iterator[Span]:
         longest = self._terms.num_intervals * self._terms.interval_steps
         steps = sorted(self._cuts.by_step)
+        needed = tuple(_needed(self._group.num_ranks, self._last, phases))
+        marks = {step: _marks(self._cuts.by_step[step], needed) for step in steps}
         for last in steps:
             for first in steps:
                 if 0 < last - first <= longest and self._is_sound(first, last):
-                    yield Span(first, last, tuple(self._ranks_with(first, last, phases)))
-
-    def _ranks_with(self, first: int, last: int, phases: tuple[Phase, ...]) -> Iterator[int]:
-        """Ranks whose reports enclose the span: a phase never reported holds nothing."""
-        before, after = self._cuts.by_step[first], self._cuts.by_step[last]
-        for rank in range(self._group.num_ranks):
-            seen = [key for key in ((rank, phase) for phase in Phase) if key in self._last]
-            needed = [key for key in seen if key[1] in phases] or seen
-            if needed and encloses(before, after, needed):
-                yield rank
+                    ranks = sorted(rank for rank, _ in marks[first] & marks[last])
+                    yield Span(first, last, tuple(ranks))
 
     def _check_conservation(self, step: int) -> None:
         """Compare sent and received since the complete cut before, once a cut is complete."""
@@ -142,6 +152,7 @@ class LoadWindows:
         told = self._told[-1] if self._told else None
         if telling is not None:
             self._told.append(telling)
+            self._cuts.was_told(step)
         earlier = [s for s in cuts if s < step and is_complete(cuts[s], self._group, seen)]
         before = max(earlier, default=None)
         if before is not None and encloses(cuts[before], cut, seen):
@@ -159,3 +170,25 @@ class LoadWindows:
                 "no window encloses these steps",
                 reason="conservation",
             )
+
+
+def _needed(
+    num_ranks: int, told: Mapping[Key, LoadReport], phases: tuple[Phase, ...]
+) -> Iterator[tuple[int, tuple[Key, ...]]]:
+    """Which reports of a rank enclose its load: a phase never reported holds nothing."""
+    for rank in range(num_ranks):
+        seen = tuple(key for key in ((rank, phase) for phase in Phase) if key in told)
+        needed = tuple(key for key in seen if key[1] in phases) or seen
+        if needed:
+            yield rank, needed
+
+
+def _marks(
+    cut: Mapping[Key, LoadReport], needed: Iterable[tuple[int, tuple[Key, ...]]]
+) -> frozenset[tuple[int, tuple[int, ...]]]:
+    """Ranks that have all needed reports in a cut, each with the starts that they count from."""
+    return frozenset(
+        (rank, tuple(cut[key].reset for key in keys))
+        for rank, keys in needed
+        if all(key in cut for key in keys)
+    )

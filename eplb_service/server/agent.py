@@ -65,12 +65,14 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         fields = {"deployment": key.deployment, "rank": key.rank, "peer": context.peer()}
         links: list[RankLink] = []
 
-        async def greet() -> None:
+        async def greet(hello: Hello) -> None:
             links.append(await self._desk.hello(hello, outbox))
 
+        greeting = greet(hello)
+        del hello  # it brings a whole placement, which the desk keeps once for all ranks
         try:
             # A stream that ends meanwhile has a link all the same, which must learn of it.
-            await to_the_end(greet())
+            await to_the_end(greeting)
             self._seat(key, outbox)
             log.info("stream opened", extra=fields)
             await _carry(RankReader(key, links[0], self._recorder), messages, outbox, context)

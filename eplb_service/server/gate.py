@@ -20,7 +20,7 @@ from eplb_service.domain.access import Caller, Role
 from eplb_service.domain.errors import AccessDenied, EplbError, InvalidRequest, Unauthenticated
 from eplb_service.server.calls import Answering
 from eplb_service.server.doorman import Doorman
-from eplb_service.server.limits import CallLimiter, Limits, StreamMeter
+from eplb_service.server.limits import CallLimiter, Limits, SpareWords, StreamMeter
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,7 @@ class Gate(grpc.aio.ServerInterceptor):
         self._doorman = doorman
         self._limits = limits
         self._note = note
+        self._spare: SpareWords | None = None
         self._calls = CallLimiter(limits, lambda: asyncio.get_running_loop().time())
 
     # The package's stubs leave out how handlers look.
@@ -166,12 +167,16 @@ class Gate(grpc.aio.ServerInterceptor):
     ) -> AsyncIterator[M]:
         """Hand on what a stream says, no faster than it may; what waits, waits at the sender."""
         loop = asyncio.get_running_loop()
-        meter = StreamMeter(self._limits, loop.time())
+        self._spare = self._spare or SpareWords(self._limits, loop.time())
+        meter = StreamMeter(self._limits, loop.time(), self._spare)
         async for raw in raws:
             wait_s = meter.wait_s(len(raw), loop.time())
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            yield parsed(parse, raw)
+            # What was taken is not kept until the next word comes: a Hello is half a megabyte.
+            message = [parsed(parse, raw)]
+            del raw
+            yield message.pop()
 
 
 def parsed(parse: Callable[[bytes], M], raw: bytes) -> M:

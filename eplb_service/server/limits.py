@@ -16,7 +16,13 @@ class Limits:
 
     words_per_s: float = 200.0
     """Words and reports of one stream; beyond it the stream is read more slowly."""
-    words_at_once: float = 1_000.0
+    words_at_once: float = 400.0
+    own_words_per_s: float = 20.0
+    """Of them, what every stream is read whatever others say: ten times what a rank reports."""
+    own_words_at_once: float = 100.0
+    spare_words_per_s: float = 500.0
+    """What all streams together may say beyond it, so that many that flood leave others room;
+    twice as many at once."""
     bytes_per_s: float = 64.0 * 2**20
     bytes_at_once: float = 256.0 * 2**20
     calls_per_s: float = 100.0
@@ -75,13 +81,23 @@ class CallLimiter:
             )
 
 
+class SpareWords(Bucket):
+    """What all streams of one server share beyond what is each one's own."""
+
+    def __init__(self, limits: Limits, now_s: float) -> None:
+        super().__init__(limits.spare_words_per_s, 2 * limits.spare_words_per_s, now_s)
+
+
 class StreamMeter:
     """Says how long to wait before the next word of one stream is taken."""
 
-    def __init__(self, limits: Limits, now_s: float) -> None:
+    def __init__(self, limits: Limits, now_s: float, spare: SpareWords) -> None:
+        self._own = Bucket(limits.own_words_per_s, limits.own_words_at_once, now_s)
+        self._spare = spare
         self._words = Bucket(limits.words_per_s, limits.words_at_once, now_s)
         self._bytes = Bucket(limits.bytes_per_s, limits.bytes_at_once, now_s)
 
     def wait_s(self, num_bytes: int, now_s: float) -> float:
         """Count one word; return the seconds for which nothing more should be read."""
-        return max(self._words.take(1, now_s), self._bytes.take(num_bytes, now_s))
+        beyond_s = 0.0 if self._own.has(1, now_s) else self._spare.take(1, now_s)
+        return max(beyond_s, self._words.take(1, now_s), self._bytes.take(num_bytes, now_s))

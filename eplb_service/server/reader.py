@@ -45,6 +45,7 @@ class RankReader:
                 self._report(message)
             else:
                 await self._word(message)
+            del message  # not kept until the next one comes
 
     def _report(self, message: agent_pb2.UpMessage) -> None:
         """Hand a load report over."""

@@ -72,6 +72,9 @@ class ServerOptions:
             ("grpc.keepalive_time_ms", round(self.keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", round(self.keepalive_timeout_s * 1000)),
             ("grpc.keepalive_permit_without_calls", 1),
+            # With it gRPC reads ahead by as much as a link carries: megabytes for every rank that
+            # says more than is taken. Without it a message and a window of 64 KiB wait here.
+            ("grpc.http2.bdp_probe", 0),
             (
                 "grpc.http2.min_ping_interval_without_data_ms",
                 round(self.min_ping_interval_s * 1000),

@@ -5,24 +5,17 @@ Axes    L MoE layers   S the rank's local slots   X sent entries
 Raises InvalidReport with one word of reason: shape, negative, nan, or malformed.
 """
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from math import isfinite
 from typing import TypeVar
 
-import numpy as np
 from eplb.v1 import agent_pb2
 
 from eplb_service.domain.errors import InvalidReport, InvalidRequest, InvalidTable
 from eplb_service.domain.ids import CountArray, Epoch, IntArray, Revision
-from eplb_service.domain.report import CountedUnder, LoadReport, SentCounts, StepCounts
+from eplb_service.domain.report import NO_SENT, CountedUnder, LoadReport, SentCounts, StepCounts
 from eplb_service.wire.enums import PHASE
 from eplb_service.wire.matrix import decode_counts, decode_ints, encode_matrix
 from eplb_service.wire.scalars import digest, require
-
-COLUMN, COUNTS = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.int64)
-NO_SENT = SentCounts(COLUMN, COLUMN, COUNTS)
-"""What a report without sent counts holds."""
 
 
 def encode_report(report: LoadReport) -> agent_pb2.LoadReport:
@@ -48,7 +41,7 @@ def encode_report(report: LoadReport) -> agent_pb2.LoadReport:
 
 def decode_report(message: agent_pb2.LoadReport) -> LoadReport:
     """Translate a load report; its arrays are views of the message's bytes."""
-    with _as_report():
+    try:
         require(message, "received", "sent_total", "steps")
         received = _counted(decode_counts(message.received, "received", axes=2), "received")
         sent_total = _counted(decode_counts(message.sent_total, "sent_total", axes=1), "sent_total")
@@ -73,13 +66,7 @@ def decode_report(message: agent_pb2.LoadReport) -> LoadReport:
             sent=_decode_sent(message.sent) if message.HasField("sent") else NO_SENT,
             steps=_decode_steps(message.steps),
         )
-
-
-@contextmanager
-def _as_report() -> Generator[None]:
-    """Give what is wrong with a part the name of what is wrong with the report."""
-    try:
-        yield
+    # What is wrong with a part gets the name of what is wrong with the report.
     except InvalidTable as error:
         raise InvalidReport(f"load report: {error}", reason="shape") from error
     except InvalidRequest as error:

@@ -12,7 +12,7 @@ from moe_runtime.backends.protocol import Activating
 from moe_runtime.contracts.gating import Choice, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import Linear
-from moe_runtime.contracts.rows import RowForm, Rows
+from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.torch_calls import split_rows
 
 __all__ = ["CpuBackend"]
@@ -54,16 +54,26 @@ class CpuBackend:
         """Return each row times the transposed matrix of its group; empty groups cost nothing."""
         return cpu_linear.grouped_linear(rows, linear, counts)
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
-        """Return the activation, some rows at a time: all of them would not stay in any cache.
+    def activate(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
+        """Return the activation in a form, some rows at a time: all would not stay in any cache.
 
         Torch's activations differ in their last bits with the shape of a tensor, and where rows are
         quantised after it one of those bits may be worth a whole step. Those are computed wide.
         """
+        del counts, is_swiglu
         if form is not RowForm.PLAIN:
-            return activation(gate_up_MF.to(torch.float64)).to(gate_up_MF.dtype)
+            hidden_MI = activation(gate_up_MF.to(torch.float64)).to(gate_up_MF.dtype)
+            return self.quantise(hidden_MI, form)
         pieces = [activation(piece) for piece in split_rows(gate_up_MF, _CACHED_ROWS)]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return PlainRows(pieces[0] if len(pieces) == 1 else torch.cat(pieces))
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return the sum over k of weight times row, where a row is named.

@@ -84,11 +84,19 @@ def _shape_of(
 class TracedCpuBackend(CpuBackend):
     """Meets `Backend`: what `CpuBackend` computes."""
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
+    def activate(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
         """Return the activation of all rows at once: a tracer does not know how many there are."""
         if form is RowForm.PLAIN:
-            return activation(gate_up_MF)
-        return super().activate(activation, gate_up_MF, form)
+            return PlainRows(activation(gate_up_MF))
+        return super().activate(activation, gate_up_MF, form, counts, is_swiglu=is_swiglu)
 
     def grouped_linear(self, rows: Rows, linear: Linear, counts: GroupCounts) -> Tensor:
         """Return each row times the transposed matrix of its group."""

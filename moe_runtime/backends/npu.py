@@ -52,6 +52,8 @@ class Installation:
 
 _MEGA_MOE = "cann_ops_transformer"
 """A package of its own, which may be there without `_C_ascend`, or the other way round."""
+_FUSING = ("910B", "910_93")
+"""The families for which npu_dequant_swiglu_quant is documented, as their chips are called."""
 _CUSTOM = ("dispatch_ffn_combine", "npu_dequant_swiglu_quant")
 """Of `_C_ascend`, which comes with vllm-ascend: what fused MC2 and fused experts would need."""
 
@@ -74,7 +76,8 @@ def open_npu(index: int) -> tuple[NpuBackend, Installation]:
     torch_npu.npu.set_device(index)
     soc = str(torch_npu.npu.get_device_name(index))
     door = NpuDoor(torch.ops.npu, torch.device("npu", index))
-    backend = NpuBackend310(door) if "310P" in soc else NpuBackend(door)
+    fuses = any(family in soc for family in _FUSING)
+    backend = NpuBackend310(door) if "310P" in soc else NpuBackend(door, fuses)
     return backend, Installation(version, soc, custom_operators(_CUSTOM), found, mega_moe())
 
 
@@ -126,6 +129,15 @@ class HcclGroups:
     def make(self) -> dist.ProcessGroup:
         """Return another HCCL group of all ranks. Collective."""
         group = dist.new_group(backend="hccl")
+        assert isinstance(group, dist.ProcessGroup)
+        return group
+
+    def among(self, ranks: Sequence[int]) -> dist.ProcessGroup:
+        """Return another HCCL group of some ranks, by their numbers in the world.
+
+        Collective over these ranks alone.
+        """
+        group = dist.new_group(list(ranks), backend="hccl", use_local_synchronization=True)
         assert isinstance(group, dist.ProcessGroup)
         return group
 

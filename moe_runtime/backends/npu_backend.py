@@ -31,6 +31,8 @@ class NpuBackend:
     """Meets `backends.protocol.Backend`."""
 
     door: NpuDoor
+    fuses: bool = False
+    """Whether activation and quantisation are one operator, as on A2 and A3."""
 
     def top_k(self, scores_TE: Tensor, k: int) -> Tensor:
         """Return the best k of each row, best first, ties to the lower id."""
@@ -62,10 +64,22 @@ class NpuBackend:
         """
         return npu_linear.grouped_linear(self.door, rows, linear, counts)
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
-        """Return the activation by torch's own operators, of all rows at once."""
-        del form
-        return activation(gate_up_MF)
+    def activate(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
+        """Return the activation in a form, by npu_dequant_swiglu_quant where that takes it.
+
+        Else by torch's own operators, of all rows at once.
+        """
+        if self.fuses and is_swiglu and npu_quantise.takes_swiglu(gate_up_MF, form):
+            return npu_quantise.swiglu_to_int8(self.door, gate_up_MF, counts)
+        return self.quantise(activation(gate_up_MF), form)
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:
         """Return [T, Z] by npu_moe_token_unpermute.

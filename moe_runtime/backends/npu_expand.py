@@ -10,7 +10,6 @@ from torch import Tensor
 
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.npu_errors import NpuKernelMissing
 from moe_runtime.contracts.rows import (
     AdaptedRows,
     Fp8Rows,
@@ -39,14 +38,10 @@ def expand(door: NpuDoor, rows: Rows, groups_TK: Tensor, num_groups: int) -> Exp
     """Copy rows to their groups by npu_moe_init_routing_v2, with their scales.
 
     groups_TK    group of each pair; a pair outside 0 to num_groups - 1 gets no row
-
-    Raises NpuKernelMissing.
     """
     scale: Tensor | None = None
     match rows:
-        case AdaptedRows():
-            raise NpuKernelMissing("rows with adapters", reason="not built")
-        case PlainRows(x_TZ):
+        case PlainRows(x_TZ):  # the number of an adapter follows its row
             pass
         case Int8Rows(x_TZ, scale):
             pass
@@ -84,16 +79,23 @@ def expand(door: NpuDoor, rows: Rows, groups_TK: Tensor, num_groups: int) -> Exp
 def _parts(rows: Rows, x_MZ: Tensor, scale_M: Tensor, index_TK: Tensor) -> tuple[Tensor, ...]:
     """Return the parts of sorted rows; scales that the operator has not moved follow their rows."""
     match rows:
+        case AdaptedRows(x_TZ, beside_T):
+            pass
         case PlainRows():
             return (x_MZ,)
         case Int8Rows():
             return x_MZ, scale_M
-        case Fp8Rows(codes, scales) | Mx8Rows(codes, scales) | Mx4Rows(codes, scales):
-            num_pairs = index_TK.numel()
-            index = index_TK.reshape(-1)
-            # One place more takes the pairs that have no row.
-            places = torch.where(index < 0, num_pairs, index)
-            tokens = torch.arange(num_pairs, device=index.device) // index_TK.shape[1]
-            order_M = torch.zeros(num_pairs + 1, dtype=torch.int64, device=index.device)
-            order_M = order_M.scatter(0, places, tokens)[:num_pairs]
-            return x_MZ.view(codes.dtype), scales[order_M]
+        case Fp8Rows(x_TZ, beside_T) | Mx8Rows(x_TZ, beside_T) | Mx4Rows(x_TZ, beside_T):
+            pass
+    return x_MZ.view(x_TZ.dtype), beside_T[_tokens_in_order(index_TK)]
+
+
+def _tokens_in_order(index_TK: Tensor) -> Tensor:
+    """Return int64 [T K]: the token of each sorted row; of rows beyond the counts, any."""
+    num_pairs = index_TK.numel()
+    index = index_TK.reshape(-1)
+    # One place more takes the pairs that have no row.
+    places = torch.where(index < 0, num_pairs, index)
+    tokens = torch.arange(num_pairs, device=index.device) // index_TK.shape[1]
+    order_M = torch.zeros(num_pairs + 1, dtype=torch.int64, device=index.device)
+    return order_M.scatter(0, places, tokens)[:num_pairs]

@@ -57,6 +57,8 @@ class Block:
     """bool, tokens first; None where ranks bring uneven rows, all of them tokens."""
     global_rows: int
     """G, the same on every rank; 0 with a mask."""
+    weights_BK: Tensor
+    """float32; of all rows, padding included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +73,8 @@ class Mc2Sent:
     assist: Tensor
     ep_counts: Tensor
     tp_counts: Tensor
+    expand_scales: Tensor | None
+    """Weights of what arrived, which combine needs where nodes sum for themselves; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,8 @@ class NpuMc2:
     communicator: Communicator
     num_slots: int
     """Of all ranks; the same number on each."""
+    by_nodes: bool = False
+    """Whether a row crosses to another node once, and is spread and summed inside it."""
 
     def dispatch(self, block: Block, form: RowForm) -> Mc2Sent:
         """Send rows to their slots, quantised on the way if the form says so.
@@ -90,7 +96,7 @@ class NpuMc2:
         mode, elements = _QUANTISING[form]
         slots_BK = block.slots.ids_TK.to(torch.int32)
         communicator = self.communicator
-        x_AZ, scale_A, assist, counts_S, ep_counts, tp_counts, _ = self.door.call(
+        x_AZ, scale_A, assist, counts_S, ep_counts, tp_counts, weights_A = self.door.call(
             "npu_moe_distribute_dispatch_v2",
             x=block.x_BZ,
             expert_ids=slots_BK,
@@ -100,7 +106,7 @@ class NpuMc2:
             moe_expert_num=self.num_slots,
             scales=None,
             x_active_mask=block.active_B,
-            expert_scales=None,
+            expert_scales=block.weights_BK if self.by_nodes else None,
             group_tp=communicator.name,
             tp_world_size=1,
             tp_rank_id=0,
@@ -110,15 +116,18 @@ class NpuMc2:
             quant_mode=mode,
             global_bs=block.global_rows,
             expert_token_nums_type=1,
-            comm_alg="",
+            comm_alg=self._algorithm,
             y_dtype=elements,
             x_dtype=None,
             scales_dtype=None,
         )
         rows = _rows(form, x_AZ, scale_A, block.x_BZ)
-        return Mc2Sent(rows, GroupCounts(counts_S), slots_BK, assist, ep_counts, tp_counts)
+        # Without nodes its shape is not the same everywhere, and nothing reads it.
+        kept = weights_A if self.by_nodes else None
+        counts = GroupCounts(counts_S)
+        return Mc2Sent(rows, counts, slots_BK, assist, ep_counts, tp_counts, kept)
 
-    def combine(self, rows_AZ: Tensor, sent: Mc2Sent, block: Block, weights_BK: Tensor) -> Tensor:
+    def combine(self, rows_AZ: Tensor, sent: Mc2Sent, block: Block) -> Tensor:
         """Return [B, Z]: each row's results, weighed and summed at its owner."""
         communicator = self.communicator
         (summed_BZ,) = self.door.call(
@@ -127,14 +136,14 @@ class NpuMc2:
             expert_ids=sent.slots_BK,
             assist_info_for_combine=sent.assist,
             ep_send_counts=sent.ep_counts,
-            expert_scales=weights_BK.to(torch.float32),
+            expert_scales=block.weights_BK,
             group_ep=communicator.name,
             ep_world_size=communicator.size,
             ep_rank_id=communicator.rank,
             moe_expert_num=self.num_slots,
             tp_send_counts=sent.tp_counts,
             x_active_mask=block.active_B,
-            expand_scales=None,
+            expand_scales=sent.expand_scales,
             shared_expert_x=None,
             group_tp=communicator.name,
             tp_world_size=1,
@@ -144,9 +153,13 @@ class NpuMc2:
             shared_expert_rank_num=0,
             global_bs=block.global_rows,
             comm_quant_mode=0,
-            comm_alg="",
+            comm_alg=self._algorithm,
         )
         return summed_BZ
+
+    @property
+    def _algorithm(self) -> str:
+        return "hierarchy" if self.by_nodes else ""
 
 
 def _rows(form: RowForm, q: Tensor, scales: Tensor, x_BZ: Tensor) -> Rows:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_matmul_rule import E2M1, E4M3
+from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.rows import (
     BLOCK,
     Fp8Rows,
@@ -24,7 +25,11 @@ from moe_runtime.contracts.rows import (
     Rows,
 )
 
-__all__ = ["quantise"]
+__all__ = ["quantise", "swiglu_to_int8", "takes_swiglu"]
+
+_LANE = 64
+_WIDEST = 10496
+"""Of what npu_dequant_swiglu_quant returns for rows in groups: at most so many, in whole lanes."""
 
 
 def quantise(door: NpuDoor, x_MZ: Tensor, form: RowForm) -> Rows:
@@ -45,6 +50,42 @@ def quantise(door: NpuDoor, x_MZ: Tensor, form: RowForm) -> Rows:
             q_MY, scale_MC = _by_block(door, x_MZ, E2M1)
             return Mx4Rows(q_MY, scale_MC, x_MZ.dtype)
     assert_never(form)
+
+
+def takes_swiglu(gate_up_MF: Tensor, form: RowForm) -> bool:
+    """Tell whether `swiglu_to_int8` takes these rows; the others go through two operators."""
+    num_rows, width = gate_up_MF.shape
+    fits = width % (2 * _LANE) == 0 and width <= 2 * _WIDEST
+    return form is RowForm.INT8 and gate_up_MF.dtype is torch.bfloat16 and fits and num_rows > 0
+
+
+def swiglu_to_int8(door: NpuDoor, gate_up_MF: Tensor, counts: GroupCounts) -> Int8Rows:
+    """Return silu(gate) * up in int8 by npu_dequant_swiglu_quant, of rows in groups.
+
+    The text names bfloat16 and int32 rows. These are products that the grouped matmul has scaled
+    already, so nothing is left to dequantise. Rows beyond the groups get anything.
+    """
+    q_MI, scale_M = door.call(
+        "npu_dequant_swiglu_quant",
+        x=gate_up_MF,
+        weight_scale=None,
+        activation_scale=None,
+        bias=None,
+        quant_scale=None,
+        quant_offset=None,
+        group_index=counts.counts_S,
+        activate_left=True,
+        quant_mode=1,
+        dst_type=None,
+        round_mode=None,
+        activate_dim=None,
+        # The plain one: limit, alpha and bias are of the other, whose layout no text tells.
+        swiglu_mode=0,
+        clamp_limit=7.0,
+        glu_alpha=1.702,
+        glu_bias=1.0,
+    )
+    return Int8Rows(q_MI, scale_M, gate_up_MF.dtype)
 
 
 def _by_row(door: NpuDoor, x_MZ: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,10 @@
 """What each Ascend operator that the runtime calls is documented to take.
 
-The rules follow the texts that the torch-npu wheel carries for its operators, and for dispatch
-and combine, which have none there, the limits known for their kernels. torch_npu's own shape
-functions let most of these mistakes pass, and what a kernel makes of them is not known.
+The rules follow the texts that the torch-npu wheel carries for its operators. torch_npu's own
+shape functions let most of these mistakes pass, and what a kernel makes of them is not known.
 
 Axes    T, B rows   E experts to choose from   K experts per row   Z input width
-        P slots of all ranks   M rows sorted by slot
+        M rows sorted by slot
 """
 
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import torch
 
 from moe_runtime.backends.npu_given import Given
 from moe_runtime.backends.npu_matmul_rule import E2M1, E4M3, grouped_matmul
+from moe_runtime.backends.npu_mc2_rules import combine, dispatch
 from moe_runtime.contracts.rows import BLOCK
 
 __all__ = ["OLDEST", "RULES", "Rule"]
@@ -32,11 +32,8 @@ _MOST_CHOSEN_FROM = 2048
 _LANE = 32
 _MOST_EXPERTS = 10240
 _MOST_PER_TOKEN = 512
-_MOST_SENT = 16
-_ELEMENTS: dict[int, tuple[int | None, ...]] = {2: (None, E4M3), 4: (E4M3, E2M1)}
-"""What dispatch quantises to, by the way in which it does."""
-_ASSIST = 128
-"""int32 of assist information for each row that may arrive."""
+_SWIGLU_LANE = 64
+_MOST_ACTIVATED = 10496
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,74 +134,19 @@ def _token_unpermute(given: Given) -> None:
     given.one_of(padded_mode=(False,), restore_shape=(None,))
 
 
-def _dispatch(given: Given) -> None:
-    x = given.tensor("x", None, None, dtypes=_HALVES)
-    _group(given, num_rows=x.shape[0])
-    mode = given.arguments["quant_mode"]
-    given.one_of(
-        scales=(None,),
-        expert_scales=(None,),
-        quant_mode=(0, 2, 4),
-        expert_token_nums_type=(1,),
-        y_dtype=_ELEMENTS.get(mode, (None,)) if isinstance(mode, int) else (None,),
-        x_dtype=(None,),
-        scales_dtype=(None,),
-    )
-
-
-def _combine(given: Given) -> None:
-    rows = given.tensor("expand_x", None, None, dtypes=_HALVES)
-    scales = given.tensor("expert_scales", None, None, dtypes=_FLOAT32)
-    num_rows, most = _group(given, num_rows=scales.shape[0])
-    ids = given.tensor("expert_ids", *scales.shape, dtypes=_INT32)
-    if rows.shape[0] != most:
-        raise given.refusal("expand_x", got=f"{rows.shape[0]} rows", expected=f"{most}")
-    size = max(num_rows * ids.shape[1], most * _ASSIST)
-    given.tensor("assist_info_for_combine", size, dtypes=_INT32)
-    given.tensor("ep_send_counts", None, dtypes=_INT32)
-    given.tensor("tp_send_counts", None, dtypes=_INT32)
-    given.one_of(expand_scales=(None,), shared_expert_x=(None,), comm_quant_mode=(0,))
-
-
-def _group(given: Given, *, num_rows: int) -> tuple[int, int]:
-    """Check what dispatch and combine have in common; return the rows, and those that may arrive.
-
-    Ranks may bring uneven rows only without a mask, and then name the rows of all together.
-    """
-    ranks = given.number("ep_world_size", 2, 768)
-    given.number("ep_rank_id", 0, ranks - 1)
-    num_slots = given.number("moe_expert_num", ranks, _MOST_EXPERTS)
-    if num_slots % ranks:
-        raise given.refusal("moe_expert_num", got=f"{num_slots}", expected=f"a multiple of {ranks}")
-    ids = given.tensor("expert_ids", num_rows, None, dtypes=_INT32)
-    most_chosen = min(_MOST_SENT, num_slots)
-    if not (num_rows >= 1 and 1 <= ids.shape[1] <= most_chosen):
+def _dequant_swiglu_quant(given: Given) -> None:
+    x = given.tensor("x", None, None, dtypes=(torch.bfloat16,))
+    if x.shape[1] % (2 * _SWIGLU_LANE) or not 0 < x.shape[1] <= 2 * _MOST_ACTIVATED:
         raise given.refusal(
-            "expert_ids",
-            got=f"of shape {tuple(ids.shape)}",
-            expected=f"a row or more, of 1 to {most_chosen}",
+            "x",
+            got=f"{x.shape[1]} wide",
+            expected=f"a multiple of {2 * _SWIGLU_LANE}, {2 * _MOST_ACTIVATED} at most",
         )
-    name = given.arguments["group_ep"]
-    if not isinstance(name, str) or not name:
-        raise given.refusal("group_ep", got=repr(name), expected="the name of a communicator")
-    given.one_of(
-        group_tp=(name,),
-        tp_world_size=(1,),
-        tp_rank_id=(0,),
-        expert_shard_type=(0,),
-        shared_expert_num=(1,),
-        shared_expert_rank_num=(0,),
-        comm_alg=("",),
-    )
-    if given.arguments["x_active_mask"] is None:
-        total = given.number("global_bs", num_rows * ranks, 2**31 - 1)
-        if total % ranks:
-            raise given.refusal("global_bs", got=f"{total}", expected=f"a multiple of {ranks}")
-    else:
-        given.tensor("x_active_mask", num_rows, dtypes=(torch.bool,))
-        given.number("global_bs", 0, 0)
-        total = num_rows * ranks
-    return num_rows, total * min(num_slots // ranks, ids.shape[1])
+    given.tensor("group_index", None, dtypes=_INT64)
+    absent = "weight_scale activation_scale bias quant_scale quant_offset dst_type round_mode"
+    given.one_of(**dict.fromkeys((*absent.split(), "activate_dim"), (None,)))
+    given.one_of(activate_left=(True,), quant_mode=(1,), swiglu_mode=(0,))
+    given.one_of(clamp_limit=(7.0,), glu_alpha=(1.702,), glu_bias=(1.0,))
 
 
 _GROUP = """expert_ids group_ep ep_world_size ep_rank_id moe_expert_num x_active_mask group_tp
@@ -241,18 +183,24 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
         "npu_dynamic_mx_quant": _rule(
             "input axis round_mode dst_type block_size scale_alg", _dynamic_mx_quant
         ),
+        "npu_dequant_swiglu_quant": _rule(
+            """x weight_scale activation_scale bias quant_scale quant_offset group_index
+            activate_left quant_mode dst_type round_mode activate_dim swiglu_mode clamp_limit
+            glu_alpha glu_bias""",
+            _dequant_swiglu_quant,
+        ),
         "npu_moe_token_unpermute": _rule(
             "permuted_tokens sorted_indices probs padded_mode restore_shape", _token_unpermute
         ),
         "npu_moe_distribute_dispatch_v2": _rule(
             f"x scales expert_scales quant_mode expert_token_nums_type y_dtype x_dtype "
             f"scales_dtype {_GROUP}",
-            _dispatch,
+            dispatch,
         ),
         "npu_moe_distribute_combine_v2": _rule(
             f"expand_x assist_info_for_combine ep_send_counts expert_scales tp_send_counts "
             f"expand_scales shared_expert_x comm_quant_mode {_GROUP}",
-            _combine,
+            combine,
         ),
     }
 )

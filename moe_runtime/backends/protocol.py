@@ -58,8 +58,20 @@ class Backend(Protocol):
         """
         ...
 
-    def activate(self, activation: Activating, gate_up_MF: Tensor, form: RowForm) -> Tensor:
-        """Return [M, I]: an activation of every row, to be brought into a form."""
+    def activate(
+        self,
+        activation: Activating,
+        gate_up_MF: Tensor,
+        form: RowForm,
+        counts: GroupCounts,
+        *,
+        is_swiglu: bool,
+    ) -> Rows:
+        """Return [M, I]: an activation of every row, in a form.
+
+        counts       rows of each group; those beyond all groups get anything
+        is_swiglu    whether it is silu(gate) * up over halves, and nothing else
+        """
         ...
 
     def weighted_sum(self, rows_MZ: Tensor, index_TK: Tensor, weights_TK: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ That goes beside them, by the group's other communicator, and is as small as the
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from moe_runtime.backends.npu_mc2 import Block, Mc2Sent, NpuMc2
 from moe_runtime.contracts.exchange_errors import BeyondLimit
@@ -34,7 +33,6 @@ class NpuMc2Carry:
 
     sent: Mc2Sent
     block: Block
-    weights_BK: Tensor
     num_own: int
 
 
@@ -66,7 +64,7 @@ class NpuMc2Exchange:
             [num_slots] * num_ranks,
             what="how many rows go to each slot",
         )
-        block, weights_BK = self._block(placed, view)
+        block = self._block(placed, view)
         sent = self.mc2.dispatch(block, self.form)
         received_NS, claimed_NS = pending.wait().view(num_ranks, num_slots, 2).unbind(dim=2)
         return Dispatched(
@@ -74,13 +72,13 @@ class NpuMc2Exchange:
             counts=sent.counts,
             received_NS=received_NS,
             claimed_NS=claimed_NS,
-            carry=NpuMc2Carry(sent, block, weights_BK, placed.x_TZ.shape[0]),
+            carry=NpuMc2Carry(sent, block, placed.x_TZ.shape[0]),
         )
 
     def combine(self, computed: Computed[NpuMc2Carry]) -> Combined:
         """Bring results back, weighed and summed at the tokens' owner."""
         carry = computed.carry
-        summed_BZ = self.mc2.combine(computed.rows_MZ, carry.sent, carry.block, carry.weights_BK)
+        summed_BZ = self.mc2.combine(computed.rows_MZ, carry.sent, carry.block)
         return Combined(summed_BZ[: carry.num_own])
 
     def _check(self, placed: Placed, view: StepView) -> None:
@@ -96,7 +94,7 @@ class NpuMc2Exchange:
                 reason="npu_moe_distribute_dispatch_v2 sends every pair of a token",
             )
 
-    def _block(self, placed: Placed, view: StepView) -> tuple[Block, Tensor]:
+    def _block(self, placed: Placed, view: StepView) -> Block:
         """Pad to the rows of the fullest rank, behind a mask; or take uneven rows as they are."""
         num_own, k = placed.slots.ids_TK.shape
         uneven = isinstance(self.block_rows, UnevenRows)
@@ -111,9 +109,10 @@ class NpuMc2Exchange:
         slots_BK = torch.cat((placed.slots.ids_TK, padding))
         x_BZ = torch.cat((x_TZ, x_TZ.new_zeros((padding.shape[0], x_TZ.shape[1]))))
         weights_BK = torch.cat((placed.weights_TK, placed.weights_TK.new_zeros(padding.shape)))
+        weights_BK = weights_BK.to(torch.float32)
         active_B, total = None, 0
         if isinstance(self.block_rows, UnevenRows):
             total = self.block_rows.global_rows
         else:
             active_B = torch.arange(slots_BK.shape[0], device=device) < num_own
-        return Block(x_BZ, PhysicalIds(slots_BK), active_B, total), weights_BK
+        return Block(x_BZ, PhysicalIds(slots_BK), active_B, total, weights_BK)

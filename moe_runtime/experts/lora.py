@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.backends.protocol import Backend
 from moe_runtime.contracts.adapters import NO_ADAPTER, ExpertAdapters
 from moe_runtime.contracts.errors import UnreadableRows
 from moe_runtime.contracts.groups import GroupCounts
-from moe_runtime.contracts.rows import AdaptedRows, RowForm, Rows
-from moe_runtime.contracts.torch_calls import to_ints, unique_ints
+from moe_runtime.contracts.linears import DenseLinear
+from moe_runtime.contracts.rows import AdaptedRows, PlainRows, RowForm, Rows
 
 __all__ = ["Adapted", "Unadapted", "adapters_of_rows"]
 
@@ -40,10 +41,12 @@ class Adapted:
     """The experts of one rank with adapters, for the rows of one call."""
 
     adapters: ExpertAdapters
+    """Of the rows' dtype, in their memory."""
     held_S: npt.NDArray[np.int64]
     """Logical expert in each slot: whose adapters its rows use."""
     adapter_M: Tensor
     counts: GroupCounts
+    backend: Backend
 
     def gate_up(self, x_MZ: Tensor, y_MF: Tensor) -> Tensor:
         """Return gate and up with what each row's adapter adds."""
@@ -54,18 +57,38 @@ class Adapted:
         return self._add(x_MI, y_MZ, self.adapters.a2_NERI, self.adapters.b2_NEZR)
 
     def _add(self, x_MA: Tensor, y_MB: Tensor, a_NERA: Tensor, b_NEBR: Tensor) -> Tensor:
-        added_MB = y_MB.clone()
-        start = 0
-        for slot, size in enumerate(to_ints(self.counts.counts_S)):
-            end, expert = start + size, int(self.held_S[slot])
-            used_M = self.adapter_M[start:end]
-            for number in unique_ints(used_M):
-                if number != NO_ADAPTER:
-                    rows = start + torch.nonzero(used_M == number).reshape(-1)
-                    thin_MR = x_MA[rows] @ a_NERA[number, expert].t()
-                    added_MB[rows] += thin_MR @ b_NEBR[number, expert].t()
-            start = end
-        return added_MB
+        """Add to rows with an adapter what two grouped linears make of them.
+
+        Their groups are slot by adapter, so how many rows use which is known to the device alone.
+        """
+        if not x_MA.shape[0]:
+            return y_MB
+        num_pairs = len(self.held_S) * self.adapters.num_adapters
+        pairs_M = self._pairs(num_pairs)
+        order_M = self.backend.order_by_group(pairs_M)
+        counted = self.backend.count_groups(pairs_M, num_pairs + 1).counts_S
+        counts = GroupCounts(counted[:num_pairs])
+        rows = PlainRows(x_MA[order_M])
+        thin_MR = self.backend.grouped_linear(rows, self._of_pairs(a_NERA), counts)
+        wide_MB = self.backend.grouped_linear(PlainRows(thin_MR), self._of_pairs(b_NEBR), counts)
+        uses_M = pairs_M[order_M] < num_pairs
+        # Rows beyond all groups hold anything, so they are left out and not weighed with zero.
+        return y_MB.index_add(0, order_M, torch.where(uses_M[:, None], wide_MB, 0))
+
+    def _pairs(self, num_pairs: int) -> Tensor:
+        """Return int64 [M]: slot and adapter of each row as one number, the last for none."""
+        num_rows, num = self.adapter_M.shape[0], self.adapters.num_adapters
+        ends_S = self.counts.to_offsets().ends_S
+        places_M = torch.arange(num_rows, device=ends_S.device)
+        slots_M = torch.searchsorted(ends_S, places_M, right=True)
+        pairs_M = slots_M * num + self.adapter_M
+        none_M = (self.adapter_M == NO_ADAPTER) | (slots_M >= len(self.held_S))
+        return torch.where(none_M, num_pairs, pairs_M)
+
+    def _of_pairs(self, stack_NEBA: Tensor) -> DenseLinear:
+        """Return the adapters of the experts that slots hold; those of an empty slot serve none."""
+        held_S = torch.as_tensor(np.maximum(self.held_S, 0), device=stack_NEBA.device)
+        return DenseLinear(stack_NEBA[:, held_S].transpose(0, 1).flatten(0, 1))
 
 
 def adapters_of_rows(rows: Rows, form: RowForm) -> Tensor:

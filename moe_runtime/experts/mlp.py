@@ -16,10 +16,10 @@ from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.rows import PlainRows, RowForm, Rows
 from moe_runtime.contracts.stages import Computed, Dispatched
 from moe_runtime.contracts.weights import BiasedWeights, ReadableWeights
-from moe_runtime.experts.activations import Activation
+from moe_runtime.experts.activations import Activation, SwiGLU, is_limited
 from moe_runtime.experts.lora import Adapted, Unadapted
 
-__all__ = ["compute_dense", "compute_grouped"]
+__all__ = ["activated", "compute_dense", "compute_grouped"]
 
 C = TypeVar("C")
 UNADAPTED = Unadapted()
@@ -48,23 +48,38 @@ def compute_grouped(
     """
     counts = dispatched.counts
     rows = _in_form(dispatched.rows, weights.rows, backend)
-    x_MZ = rows.x_MZ if isinstance(rows, PlainRows) else rows.parts()[0]
+    x_MZ = _numbers(rows)
     match weights:
         case BiasedWeights(inner, bias13_SF, bias2_SZ):
             gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, inner.w13, counts))
             gate_up_MF = gate_up_MF + _of_groups(bias13_SF, counts, len(gate_up_MF))
-            hidden_MI = backend.activate(activation, gate_up_MF, weights.rows)
-            hidden = backend.quantise(hidden_MI, weights.rows)
+            hidden = activated(activation, gate_up_MF, weights.rows, counts, backend=backend)
             before_down()
-            out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, inner.w2, counts))
+            out_MZ = lora.down(_numbers(hidden), backend.grouped_linear(hidden, inner.w2, counts))
             return Computed(out_MZ + _of_groups(bias2_SZ, counts, len(out_MZ)), dispatched.carry)
         case _:
             gate_up_MF = lora.gate_up(x_MZ, backend.grouped_linear(rows, weights.w13, counts))
-            hidden_MI = backend.activate(activation, gate_up_MF, weights.rows)
-            hidden = backend.quantise(hidden_MI, weights.rows)
+            hidden = activated(activation, gate_up_MF, weights.rows, counts, backend=backend)
             before_down()
-            out_MZ = lora.down(hidden_MI, backend.grouped_linear(hidden, weights.w2, counts))
+            out_MZ = lora.down(_numbers(hidden), backend.grouped_linear(hidden, weights.w2, counts))
             return Computed(out_MZ, dispatched.carry)
+
+
+def activated(
+    activation: Activation,
+    gate_up_MF: Tensor,
+    form: RowForm,
+    counts: GroupCounts,
+    *,
+    backend: Backend,
+) -> Rows:
+    """Return [M, I] in the form that is projected down."""
+    is_swiglu = isinstance(activation, SwiGLU) and not is_limited(activation)
+    return backend.activate(activation, gate_up_MF, form, counts, is_swiglu=is_swiglu)
+
+
+def _numbers(rows: Rows) -> Tensor:
+    return rows.x_MZ if isinstance(rows, PlainRows) else rows.parts()[0]
 
 
 def _in_form(rows: Rows, form: RowForm, backend: Backend) -> Rows:

@@ -17,6 +17,7 @@ from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.timeline import Moment, Timeline
 from moe_runtime.contracts.weights import PlainExpertWeights
 from moe_runtime.experts.activations import Activation
+from moe_runtime.experts.mlp import activated
 
 __all__ = ["UNGATED", "ExpertGate", "SharedExpert", "Ungated", "compute_shared"]
 
@@ -77,7 +78,7 @@ def compute_shared(
     timeline.wait(Moment.DISPATCH)
     gate_up_TF = backend.grouped_linear(rows, weights.w13, all_rows)
     timeline.wait(Moment.DOWN)
-    hidden = backend.quantise(backend.activate(activation, gate_up_TF, weights.rows), weights.rows)
+    hidden = activated(activation, gate_up_TF, weights.rows, all_rows, backend=backend)
     timeline.wait(Moment.COMBINE)
     y_TD = backend.grouped_linear(hidden, weights.w2, all_rows)
     match expert.gate:

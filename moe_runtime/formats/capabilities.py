@@ -154,8 +154,6 @@ def _not_built(asked: Asked) -> Iterator[str]:
         )
     if asked.device is DeviceKind.P310 and asked.format is WeightFormat.W8A8:
         yield "W8A8 of a 310P has an operator of its own, which is not built"
-    if asked.lora:
-        yield "LoRA is not built on Ascend devices"
 
 
 _RULES: tuple[Callable[[Asked], Iterator[str]], ...] = (

@@ -80,6 +80,7 @@ class RankExperts:
             slots.held()[index],
             adapters_of_rows(dispatched.rows, slots.weights(index).rows),
             dispatched.counts,
+            self._maths.backend,
         )
 
     def _refuse_wrong_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:

@@ -5,7 +5,7 @@ Axes    L layers   T rows   N adapters   E logical experts
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -23,7 +23,7 @@ from moe_runtime.placement.slots import digest
 from moe_runtime.runtime.batch import Batch
 from moe_runtime.runtime.model import StackShape
 
-__all__ = ["LoadedAdapters", "load_adapters"]
+__all__ = ["LoadedAdapters"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +32,9 @@ class LoadedAdapters:
 
     num_adapters: int
     """N, of the deployment; 0 where it has none."""
+    dtype: torch.dtype
+    """The model's."""
+    home: torch.device
     layers: tuple[ExpertAdapters, ...] = ()
     mark: int = 0
     """Fingerprint of all their bytes: ranks that have loaded others must not step together."""
@@ -68,11 +71,19 @@ class LoadedAdapters:
                 pass
         return LayerAdapters(ids_T, self.layers[layer])
 
+    def replaced_by(self, layers: Sequence[ExpertAdapters], shape: StackShape) -> "LoadedAdapters":
+        """Return others as they are served; raises ShapeMismatch unless they fit the model.
 
-def load_adapters(
-    shape: StackShape, num_adapters: int, layers: Sequence[ExpertAdapters]
-) -> LoadedAdapters:
-    """Return them as they are served; raises ShapeMismatch unless they fit the model."""
+        Copies, since their fingerprint is taken once: changed later by their owner, they would
+        differ between ranks without a word.
+        """
+        mark = _checked_mark(shape, self.num_adapters, layers)
+        served = tuple(_served(layer, self.dtype, self.home) for layer in layers)
+        return replace(self, layers=served, mark=mark)
+
+
+def _checked_mark(shape: StackShape, num_adapters: int, layers: Sequence[ExpertAdapters]) -> int:
+    """Return a fingerprint of all bytes; raises ShapeMismatch."""
     if len(layers) != shape.num_layers:
         raise ShapeMismatch("adapters", got=(len(layers),), expected=f"({shape.num_layers},)")
     wanted = (num_adapters, shape.num_experts, shape.routed_width, 2 * shape.intermediate)
@@ -90,4 +101,9 @@ def load_adapters(
             "b2": layer.b2_NEZR,
         }
         mark = zlib.crc32(digest(stacks), mark)
-    return LoadedAdapters(num_adapters, tuple(layers), mark)
+    return mark
+
+
+def _served(layer: ExpertAdapters, dtype: torch.dtype, home: torch.device) -> ExpertAdapters:
+    stacks = (layer.a13_NERZ, layer.b13_NEFR, layer.a2_NERI, layer.b2_NEZR)
+    return ExpertAdapters(*(s.detach().to(device=home, dtype=dtype, copy=True) for s in stacks))

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.adapters import AdapterIds
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch
 from moe_runtime.contracts.npu_errors import WrongMemory
 from moe_runtime.contracts.tokens import TokenIds
@@ -26,6 +27,8 @@ def check_memory(batch: Batch, home: torch.device) -> None:
         parts["logits_LTE"] = batch.router.logits_LTE
     if isinstance(batch.token_ids, TokenIds):
         parts["token_ids"] = batch.token_ids.ids_T
+    if isinstance(batch.adapters, AdapterIds):
+        parts["adapters"] = batch.adapters.ids_T
     for what, tensor in parts.items():
         if tensor.device != home:
             raise WrongMemory(what, got=str(tensor.device), expected=str(home))

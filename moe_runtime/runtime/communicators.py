@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 from moe_runtime.backends.npu_mc2 import Communicator
 from moe_runtime.contracts.npu_errors import CommunicatorShared
-from moe_runtime.contracts.torch_calls import batch_p2p
+from moe_runtime.exchange.links import warm_links
 
-__all__ = ["CommunicatorSource", "Communicators", "make_communicators", "warm_links"]
+__all__ = ["CommunicatorSource", "Communicators", "make_communicators"]
 
 
 class CommunicatorSource(Protocol):
@@ -56,21 +56,6 @@ def make_communicators(source: CommunicatorSource, home: torch.device) -> Commun
     for group in (exchange, moving):
         warm_links(group, home)
     return Communicators(exchange, named[1], moving)
-
-
-def warm_links(group: dist.ProcessGroup, home: torch.device) -> None:
-    """Send one byte to and from every other rank.
-
-    A link takes its buffers when it is first used. Used first in a migration, they would be
-    memory that the engine has long given away. Collective.
-    """
-    rank, others = dist.get_rank(group), range(dist.get_world_size(group))
-    byte = torch.zeros(1, dtype=torch.uint8, device=home)
-    peers = [other for other in others if other != rank]
-    heard = [torch.empty_like(byte) for _ in peers]
-    sends = [(byte, peer) for peer in peers]
-    for work in batch_p2p(sends, list(zip(heard, peers, strict=True)), group):
-        work.wait()
 
 
 def _refuse_shared(named: Sequence[Communicator]) -> None:

@@ -31,7 +31,7 @@ from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.slots import ExpertSlots, Install
 from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.routing.router import bind
-from moe_runtime.runtime.adapting import LoadedAdapters, load_adapters
+from moe_runtime.runtime.adapting import LoadedAdapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.checking import check_batch, check_memory, fingerprint
 from moe_runtime.runtime.device import Device
@@ -94,7 +94,7 @@ class MoeRuntime:
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
         self._settings_mark = self._ways.check() ^ _mark_of_model(shape, dtype, packing)
-        self._adapters = LoadedAdapters(traffic.num_adapters)
+        self._adapters = LoadedAdapters(traffic.num_adapters, dtype, start.device.home)
         state = RankState(self.slots, self.routes.tables, self._counters)
         self.layers = _layers(model, state, dtype, self.device)
 
@@ -158,7 +158,7 @@ class MoeRuntime:
         Raises ShapeMismatch, with those before kept. A step of ranks that have loaded different
         ones ends in RanksDisagree, on all of them, before it begins.
         """
-        self._adapters = load_adapters(self.model.shape, self._adapters.num_adapters, layers)
+        self._adapters = self._adapters.replaced_by(layers, self.model.shape)
 
     def set_table(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's dispatch table, in place.

@@ -3,7 +3,7 @@
 Never run on an NPU by this project: what was checked, and how far, is in the README.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -12,16 +12,16 @@ import torch.distributed as dist
 
 from moe_runtime.backends import npu
 from moe_runtime.backends.npu_backend import NpuBackend
-from moe_runtime.backends.npu_gating import scores_by
 from moe_runtime.backends.streams import Streams, StreamTimeline
-from moe_runtime.contracts.gating import SelectorSettings
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.npu_errors import NpuUnavailable, UnknownDevice
+from moe_runtime.contracts.npu_errors import UnknownDevice
 from moe_runtime.contracts.timeline import Timeline
 from moe_runtime.exchange.choosing import SocFamily, limits_of
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
 from moe_runtime.formats.capabilities import DeviceKind
-from moe_runtime.routing.kinds import OnInputRouting, Routing, ZeroExpertRouting
+from moe_runtime.formats.families import family_of
+from moe_runtime.routing.kinds import Routing
+from moe_runtime.routing.paths import ascend_path
 from moe_runtime.routing.router import GatingPath
 from moe_runtime.runtime.communicators import Communicators, make_communicators
 from moe_runtime.runtime.device import CPU, Device
@@ -29,7 +29,7 @@ from moe_runtime.runtime.npu_passages import NpuPassages
 from moe_runtime.runtime.passages import ExchangeParts, Passages
 from moe_runtime.runtime.traffic import Nodes, Traffic
 
-__all__ = ["NpuDevice", "family_of", "open_device", "peers_of"]
+__all__ = ["NpuDevice", "open_device", "peers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,7 @@ class NpuDevice:
 
     def gating(self, routing: Routing) -> GatingPath:
         """Choose by the device's operator where it scores as the routing asks."""
-        by = routing.by if isinstance(routing, OnInputRouting) else routing
-        by = by.among if isinstance(by, ZeroExpertRouting) else by
-        fits = isinstance(by, SelectorSettings) and scores_by(by)
-        fits = fits and self.kind is not DeviceKind.P310
-        return GatingPath.FUSED_WHERE_LEGAL if fits else GatingPath.REFERENCE
+        return ascend_path(routing, has_operator=self.kind is not DeviceKind.P310)
 
     def refusals(self, traffic: Traffic) -> tuple[str, ...]:
         """Return what this device has not, of what the capability table allows its kind."""
@@ -72,8 +68,14 @@ class NpuDevice:
         if traffic.mode is ExchangeMode.MC2 and self.communicators is None:
             reasons.append("MC2 has no communicator: the device was opened for one rank alone")
         if isinstance(traffic.nodes, Nodes):
-            reasons.append("hierarchical MC2 is not built on the Ascend backend")
+            reasons += self._against_nodes(traffic.nodes)
         return tuple(reasons)
+
+    def _against_nodes(self, nodes: Nodes) -> Iterator[str]:
+        if self.kind not in _BY_NODES:
+            yield "hierarchical MC2 is of A2 and A3 only"
+        if nodes.ranks_per_node % _NODE:
+            yield f"hierarchical MC2 takes nodes of {_NODE} ranks, not of {nodes.ranks_per_node}"
 
     def timeline(self) -> Timeline:
         """Return the order of one layer's work, on two streams."""
@@ -88,26 +90,9 @@ class NpuDevice:
         return self.lane()
 
 
-_FAMILIES = (
-    ("910_95", DeviceKind.A5),
-    ("950", DeviceKind.A5),
-    ("910_93", DeviceKind.A3),
-    ("910B", DeviceKind.A2),
-    ("310P", DeviceKind.P310),
-)
-
-
-def family_of(soc: str) -> DeviceKind:
-    """Return what kind of device a chip's name means; raises NpuUnavailable.
-
-    >>> family_of("Ascend910B3"), family_of("Ascend910_9391")
-    (<DeviceKind.A2: 'ascend-a2'>, <DeviceKind.A3: 'ascend-a3'>)
-    """
-    for part, kind in _FAMILIES:
-        if part in soc:
-            return kind
-    known = ", ".join(part for part, _ in _FAMILIES)
-    raise NpuUnavailable(f"the chip is called {soc!r}, expected a name with one of {known} in it")
+_NODE = 8
+"""The operators know of nodes from the communicator; their shapes count on as many NPUs of each."""
+_BY_NODES = (DeviceKind.A2, DeviceKind.A3)
 
 
 def open_device(name: str) -> Device:

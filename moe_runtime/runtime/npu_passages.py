@@ -13,6 +13,7 @@ from moe_runtime.exchange.npu_all_to_all import NpuAllToAllExchange
 from moe_runtime.exchange.npu_mc2 import NpuMc2Exchange
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.runtime.passages import ExchangeParts
+from moe_runtime.runtime.traffic import Nodes
 
 __all__ = ["NpuPassages"]
 
@@ -55,7 +56,8 @@ class NpuPassages:
         parts = self.parts
         if self.mc2 is None:
             raise NpuKernelMissing("MC2", reason="the device was opened for one rank alone")
-        operators = NpuMc2(self.backend.door, self.mc2, parts.layout.num_slots)
+        by_nodes = isinstance(parts.traffic.nodes, Nodes)
+        operators = NpuMc2(self.backend.door, self.mc2, parts.layout.num_slots, by_nodes)
         return NpuMc2Exchange(
             parts.peers,
             parts.layout,

@@ -3,7 +3,6 @@
 Axes    L layers   S local slots   P slots of all ranks   E experts   J rows of a table
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from moe_runtime.backends.cpu import CpuBackend
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.layer.given import LayerMaths, RankState
 from moe_runtime.layer.layer import MoELayer
@@ -19,8 +17,9 @@ from moe_runtime.layer.parts import Direct, LayerWeights
 from moe_runtime.placement.counters import LoadCounters
 from moe_runtime.placement.maps import DispatchTables, SlotLayout
 from moe_runtime.placement.slots import ExpertSlots
-from moe_runtime.routing.router import GatingPath, bind
+from moe_runtime.routing.router import bind
 from moe_runtime.vllm.capturing import Listening
+from moe_runtime.vllm.families import CPU_PARTS, Parts
 from moe_runtime.vllm.filling import Filler, initial_slots
 from moe_runtime.vllm.grouping import passage_of
 from moe_runtime.vllm.reading import Reading
@@ -52,12 +51,14 @@ class Bound:
     """Slots of this rank that were filled from others."""
 
 
-def bind_stack(loaded: Loaded, ranks: Ranks, *, staging_rows: int) -> Bound:
+def bind_stack(
+    loaded: Loaded, ranks: Ranks, *, staging_rows: int, parts: Parts = CPU_PARTS
+) -> Bound:
     """Bind layers into a stack, fill their spare slots and allocate staging rows. Collective."""
     facts, group = loaded.facts, ranks.group
     num_slots = next(iter(loaded.weights[0].named().values())).shape[0]
     layout = SlotLayout((num_slots,) * group.size)
-    filler = Filler(group, layout)
+    filler = Filler(ranks.hosts or group, layout)
     content_P = initial_slots(facts.num_experts, layout.num_slots)
     num_filled = fill_spare(filler, loaded.weights, content_P, facts.num_experts)
     content_LP = np.tile(content_P, (facts.num_layers, 1))
@@ -69,13 +70,18 @@ def bind_stack(loaded: Loaded, ranks: Ranks, *, staging_rows: int) -> Bound:
             staging_rows=staging_rows,
             num_experts=facts.num_experts,
         ),
-        DispatchTables(even_tables(content_LP, facts.num_experts, ranks), layout=layout),
+        DispatchTables(
+            even_tables(content_LP, facts.num_experts, ranks), layout=layout, home=parts.home
+        ),
         LoadCounters(
-            num_layers=facts.num_layers, num_slots=num_slots, num_experts=facts.num_experts
+            num_layers=facts.num_layers,
+            num_slots=num_slots,
+            num_experts=facts.num_experts,
+            home=parts.home,
         ),
     )
-    layers = [_layer(i, reading, state) for i, reading in enumerate(loaded.readings)]
-    passage = passage_of(layout, ranks)
+    layers = [_layer(i, reading, state, parts) for i, reading in enumerate(loaded.readings)]
+    passage = passage_of(layout, ranks, parts)
     stack = OwnedStack(facts, layout, ranks, layers, passage, loaded.routers)
     return Bound(stack, filler, content_P, num_filled)
 
@@ -121,8 +127,8 @@ def even_tables(content_LP: Map, num_experts: int, ranks: Ranks) -> Map:
     )
 
 
-def _layer(index: int, reading: Reading, state: RankState) -> MoELayer:
-    maths = LayerMaths(reading.routing, reading.activation, CpuBackend(), time.perf_counter)
-    router = bind(reading.routing, reading.tensors, path=GatingPath.FUSED_WHERE_LEGAL)
+def _layer(index: int, reading: Reading, state: RankState, parts: Parts) -> MoELayer:
+    maths = LayerMaths(reading.routing, reading.activation, parts.backend, parts.now)
+    router = bind(reading.routing, reading.tensors, path=parts.gating(reading.routing))
     nothing = LayerWeights(torch.empty(0), reading.tensors, Direct(), ())
     return MoELayer(index, nothing, router, maths, state)

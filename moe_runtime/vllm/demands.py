@@ -5,8 +5,6 @@ Each of these would otherwise be served, and be wrong: refused by name, with the
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
-
 from moe_runtime.vllm import seams
 from moe_runtime.vllm.errors import CannotOwn
 from moe_runtime.vllm.seams import Runner
@@ -29,8 +27,11 @@ def require_built_as_needed(runner: Runner) -> None:
 def _against(runner: Runner) -> Iterator[str]:
     config = runner.moe_config
     parallel = config.moe_parallel_config
-    if (home := torch.device(config.device).type) != "cpu":
-        yield f"its experts lie on {home}, and layers inside vLLM are computed on CPUs alone so far"
+    if config.is_lora_enabled:
+        yield (
+            "LoRA is on (--enable-lora), and adapters on experts, which vLLM applies inside its "
+            "own kernels, would be left out"
+        )
     if parallel.use_ep and config.num_experts % parallel.ep_size:
         redundant = config.num_experts - config.num_logical_experts
         yield (

@@ -17,6 +17,7 @@ from torch import Tensor
 from moe_runtime.vllm import seams
 from moe_runtime.vllm.demands import require_built_as_needed
 from moe_runtime.vllm.errors import CannotOwn, UnfitEngine
+from moe_runtime.vllm.families import parts_on
 from moe_runtime.vllm.mixins import (
     RoutedExpertsMixin,
     RunnerMixin,
@@ -59,7 +60,8 @@ class FactoryTaken:
         except CannotOwn as why:  # of its weights' owner, before vLLM has noted the layer
             return self._decline(why, keywords)
         require_built_as_needed(runner)
-        cast("RunnerMixin", runner).take_over(table_VK)
+        parts = parts_on(runner.moe_config.device, runner.layer_name)
+        cast("RunnerMixin", runner).take_over(table_VK, parts)
         self.num_made += 1
         return runner
 

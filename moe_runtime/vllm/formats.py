@@ -160,6 +160,7 @@ KNOWN: dict[tuple[str, str], Scheme] = {
     ("float8 by group of 32", "float8 by group of 32"): StoredAs(
         WeightFormat.W8A8_MXFP8, Mx8Linear, E4M3, torch.uint8, block=BLOCK
     ),
+    ("int4 by channel", "as they are"): Int4Groups(0),
     **{
         (f"int4 by group of {group}", "as they are"): Int4Groups(group)
         for group in (16, 32, 64, 128, 256)

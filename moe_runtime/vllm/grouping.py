@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import cast
 
-from moe_runtime.backends.cpu import CpuBackend
-from moe_runtime.exchange.all_to_all import AllToAllExchange
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.vllm import seams
 from moe_runtime.vllm.errors import CannotOwn
+from moe_runtime.vllm.families import Parts
 from moe_runtime.vllm.options import ExchangeChoice, Options
 from moe_runtime.vllm.replicated import ReplicatedExchange
 from moe_runtime.vllm.seams import Coordinator, Runner
@@ -51,6 +50,24 @@ def ranks_of(runners: Sequence[Runner], options: Options) -> Ranks:
     return Ranks(group, _peers(tp), is_replicated=is_replicated)
 
 
+def hosts_of(runners: Sequence[Runner]) -> Peers:
+    """Return all ranks that hold experts, over the memory of hosts."""
+    group = _expert_group(runners)
+    return Alone() if group is None or group.world_size == 1 else GroupPeers(group.cpu_group)
+
+
+def ranks_in_world(runners: Sequence[Runner]) -> list[int]:
+    """Return the numbers in the world of all ranks that hold experts; this one's where alone."""
+    group = _expert_group(runners)
+    return [0] if group is None else group.ranks
+
+
+def _expert_group(runners: Sequence[Runner]) -> Coordinator | None:
+    if not runners[0].routed_experts.moe_config.moe_parallel_config.use_ep:
+        return None
+    return cast("Coordinator", seams.module("vllm.distributed").get_ep_group())
+
+
 def _in_pieces(runners: Sequence[Runner], options: Options, group: Peers, tp: Coordinator) -> Ranks:
     """Return the ranks of engines of which vLLM gives each rank its own piece of the rows."""
     against: list[str] = []
@@ -67,8 +84,8 @@ def _peers(group: Coordinator) -> Peers:
     return GroupPeers(group.device_group) if group.world_size > 1 else Alone()
 
 
-def passage_of(layout: SlotLayout, ranks: Ranks) -> Passage:
+def passage_of(layout: SlotLayout, ranks: Ranks, parts: Parts) -> Passage:
     """Return the way from placed tokens to combined ones."""
     if ranks.is_replicated:
-        return Staged(ReplicatedExchange(layout, CpuBackend()))
-    return Staged(AllToAllExchange(ranks.group, layout, CpuBackend()))
+        return Staged(ReplicatedExchange(layout, parts.backend))
+    return parts.exchange(ranks.group, layout)

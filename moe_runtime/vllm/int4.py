@@ -27,9 +27,10 @@ _WORD = 8
 
 @dataclass(frozen=True, slots=True)
 class Int4Groups:
-    """Symmetric int4 by groups of `group` inputs."""
+    """Symmetric int4."""
 
     group: int
+    """Inputs that share a scale; 0: all inputs of an output."""
     format: WeightFormat = WeightFormat.W4A16
 
     def allocate(
@@ -40,7 +41,8 @@ class Int4Groups:
         widths = {"w13": (2 * sizes.expert_width, sizes.width)}
         widths["w2"] = (sizes.width, sizes.expert_width)
         for name, (outputs, inputs) in widths.items():
-            groups = (sizes.num_slots, inputs // self.group, outputs)
+            num_groups = inputs // self.group if self.group else 1
+            groups = (sizes.num_slots, num_groups, outputs)
             packed = torch.zeros((sizes.num_slots, inputs, outputs // _WORD), dtype=torch.int32)
             words, numbers = Turning(layer, is_packed=True), Turning(layer, is_packed=False)
             told = {

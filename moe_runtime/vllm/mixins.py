@@ -13,6 +13,7 @@ from torch import Tensor
 from moe_runtime.vllm import seams
 from moe_runtime.vllm.allocating import Sizes
 from moe_runtime.vllm.content import mark_of
+from moe_runtime.vllm.families import Parts
 from moe_runtime.vllm.formats import Scheme, scheme_of, weights_of
 from moe_runtime.vllm.seams import RoutedExperts, Runner
 
@@ -67,11 +68,15 @@ class RunnerMixin:
     _shared_experts: SharedExperts | None
     layer_name: str
 
-    def take_over(self, table_VK: Tensor | None) -> None:
-        """Be ours from here on; the layer itself is bound once weights are loaded."""
+    def take_over(self, table_VK: Tensor | None, parts: Parts) -> None:
+        """Be ours from here on; the layer itself is bound once weights are loaded.
+
+        parts    of the device that it was built on
+        """
         # Plain attributes: nn.Module would take a tensor for a part of its state.
         self.__dict__["eplb_layer"] = NotBound()
         self.__dict__["eplb_table_VK"] = table_VK
+        self.__dict__["eplb_parts"] = parts
         # The state of vLLM's own balancer, of which only the slots are wanted.
         cast("Runner", self).router.eplb_state = None
 

@@ -4,21 +4,24 @@ Axes    L layers   P slots of all ranks   E experts   J rows of a table
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from moe_runtime.formats.capabilities import DeviceKind
 from moe_runtime.vllm.binding import Loaded, Map, bind_stack, even_tables, fill_spare
 from moe_runtime.vllm.content import Mark, require_as_loaded
 from moe_runtime.vllm.demands import require_sum_is_taken_once
 from moe_runtime.vllm.errors import CannotOwn, Contradiction
 from moe_runtime.vllm.factory import FactoryTaken
+from moe_runtime.vllm.families import MovingLink, Parts
 from moe_runtime.vllm.filling import Filler
 from moe_runtime.vllm.formats import format_of, weights_of
-from moe_runtime.vllm.grouping import ranks_of
+from moe_runtime.vllm.grouping import hosts_of, ranks_in_world, ranks_of
+from moe_runtime.vllm.judging import require_on_device
 from moe_runtime.vllm.memory import Memory, memory_taken
 from moe_runtime.vllm.placing import place
 from moe_runtime.vllm.proving import Model, require_all_ours
@@ -51,6 +54,8 @@ class OwnedModel:
     memory: Memory
     weight_format: str
     """How experts are stored; empty where they are in the model's own dtype."""
+    moving: MovingLink | None = None
+    """How weights move from device to device; None: through the memory of hosts."""
 
     def start_in(self, phy2log_LP: Map | None) -> None:
         """Serve a placement that comes from elsewhere, its tokens spread evenly. Collective.
@@ -123,9 +128,13 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     profiled, since staging rows are allocated here. Raises CannotOwn.
     """
     runners = require_all_ours(model, taken)
+    parts = cast("Parts", vars(runners[0])["eplb_parts"])
     ranks = ranks_of(runners, taken.options)
+    if parts.kind is not DeviceKind.CPU:
+        ranks = replace(ranks, hosts=hosts_of(runners))
     require_sum_is_taken_once(runners, is_replicated=ranks.is_replicated)
     readings = [read_runner(runner) for runner in runners]
+    require_on_device(runners, readings, ranks, parts)
     weights = [weights_of(runner.routed_experts) for runner in runners]
     for runner, loaded in zip(runners, weights, strict=True):
         mark = cast("Mark | None", vars(runner.routed_experts).get("eplb_loaded"))
@@ -134,10 +143,13 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
     memory = memory_taken(weights, first.moe_config, taken.options)
     names = tuple(runner.layer_name for runner in runners)
     groups = common_groups(readings)
-    facts = StackFacts(names, first.moe_config.num_logical_experts, first.top_k, groups)
+    facts = StackFacts(names, first.moe_config.num_logical_experts, first.top_k, groups, parts.home)
     routers = [runner.router for runner in runners]
     bound = bind_stack(
-        Loaded(facts, weights, readings, routers), ranks, staging_rows=taken.options.staging_rows
+        Loaded(facts, weights, readings, routers),
+        ranks,
+        staging_rows=taken.options.staging_rows,
+        parts=parts,
     )
     for index, runner in enumerate(runners):
         vars(runner)["eplb_layer"] = BoundLayer(bound.stack, index)
@@ -151,6 +163,7 @@ def own_model(model: Model, taken: FactoryTaken) -> OwnedModel:
         bound.num_filled,
         memory,
         weight_format=format_of(first),
+        moving=parts.moving(ranks_in_world(runners)),
     )
 
 

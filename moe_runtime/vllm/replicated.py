@@ -37,7 +37,7 @@ class ReplicatedExchange:
         seen = Seen(self.coder.encode(placed.x_TZ), placed.slots, placed.experts, placed.weights_TK)
         local = local_pairs(
             seen,
-            torch.full((placed.x_TZ.shape[0],), view.rank),
+            torch.full((placed.x_TZ.shape[0],), view.rank, device=placed.x_TZ.device),
             base=self.layout.base(view.rank),
             shape_NS=(len(view.rows_N), self.layout.slots_per_rank[view.rank]),
             backend=self.backend,

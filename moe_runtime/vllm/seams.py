@@ -57,6 +57,8 @@ class MoEConfig(Protocol):
     num_logical_experts: int
     num_local_experts: int
     moe_parallel_config: ParallelConfig
+    in_dtype: torch.dtype
+    """The model's."""
     device: str | torch.device
     has_bias: bool
     is_lora_enabled: bool

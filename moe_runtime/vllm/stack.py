@@ -28,6 +28,9 @@ from moe_runtime.vllm.capturing import EngineRecorder, Listening
 __all__ = ["OwnedStack", "Ranks", "StackFacts", "StepScope"]
 
 
+CPU = torch.device("cpu")
+
+
 @dataclass(frozen=True, slots=True)
 class StackFacts:
     """What the layers have in common."""
@@ -38,6 +41,8 @@ class StackFacts:
     top_k: int
     num_groups: int
     """Groups into which the routers divide the experts; 1 where they do not all do the same."""
+    home: torch.device = CPU
+    """Where they are computed."""
 
     @property
     def num_layers(self) -> int:
@@ -67,6 +72,8 @@ class Ranks:
     """Whether ranks that share rows all compute all of them."""
     piece: int = 0
     """Of an engine's rows, cut into equal pieces by vLLM, the one that this rank is given."""
+    hosts: Peers | None = None
+    """All that hold experts, over the memory of hosts, where `group` is one of devices."""
 
     def own_rows(self, num_rows: int) -> list[int]:
         """Return how many of the shared rows each sharing rank takes.
@@ -108,7 +115,7 @@ class OwnedStack:
         self.num_forwards = 0
         """Of this rank, of whatever kind."""
         for layer in range(facts.num_layers):
-            self._check_own(layer, state.tables.table(layer).numpy())
+            self._check_own(layer, state.tables.snapshot()[layer])
 
     @property
     def slots(self) -> ExpertSlots[ExpertWeights]:
@@ -127,15 +134,17 @@ class OwnedStack:
 
         Collective over the group, in order of the layers; the first one begins the step.
         """
-        real_T = self._real(x_TZ.shape[0])
-        sizes = [x_TZ.shape[0]]
+        num_real, sizes = self._num_real(x_TZ.shape[0]), [x_TZ.shape[0]]
         if self.ranks.sharing.size > 1 and not self.ranks.is_replicated:
             sizes = self.ranks.own_rows(x_TZ.shape[0])
             start = sum(sizes[: self.ranks.sharing.rank])
             own = slice(start, start + sizes[self.ranks.sharing.rank])
-            x_TZ, logits_TX, real_T = x_TZ[own], logits_TX[own], real_T[own]
+            x_TZ, logits_TX = x_TZ[own], logits_TX[own]
+            num_real = min(max(num_real - start, 0), len(x_TZ))
             token_ids_T = None if token_ids_T is None else token_ids_T[own]
-        way = self._begin(real_T, sizes) if index == 0 else self._way
+        # What is real comes before all padding.
+        real_T = torch.arange(len(x_TZ), device=self.facts.home) < num_real
+        way = self._begin(real_T, num_real, sizes) if index == 0 else self._way
         assert way is not None, "a forward began in the middle of the model"
         ids = NO_TOKEN_IDS if token_ids_T is None else TokenIds(token_ids_T)
         y_TZ = self._layers[index].forward(LayerInput(x_TZ, logits_TX, real_T, ids), way)
@@ -177,19 +186,18 @@ class OwnedStack:
         """Return a copy of all load totals."""
         return self._state.counters.snapshot()
 
-    def _real(self, num_rows: int) -> Tensor:
-        """Return bool [T]: which rows are tokens."""
+    def _num_real(self, num_rows: int) -> int:
+        """Return how many of the given rows are tokens."""
         if self._scope.kind is StepKind.DUMMY:
-            return torch.zeros(num_rows, dtype=torch.bool)
-        first = self.ranks.piece * num_rows
-        num_real = first + num_rows if self._scope.num_real < 0 else self._scope.num_real
-        return torch.arange(first, first + num_rows) < num_real
+            return 0
+        if self._scope.num_real < 0:
+            return num_rows
+        return min(max(self._scope.num_real - self.ranks.piece * num_rows, 0), num_rows)
 
-    def _begin(self, real_T: Tensor, sizes: Sequence[int]) -> Way:
+    def _begin(self, real_T: Tensor, num_real: int, sizes: Sequence[int]) -> Way:
         self.num_forwards += 1
-        num_real = int(real_T.sum())
         step = Step(self._scope.kind, self._scope.phase)
-        view = announce(self.ranks.group, step, num_rows=num_real)
+        view = announce(self.ranks.group, step, num_rows=num_real, home=self.facts.home)
         self._state.counters.record_step(view, padding_rows=real_T.shape[0] - num_real)
         recorder = EngineRecorder(self._routers, real_T, self.ranks.sharing, sizes)
         way = self._way = Way(view, self._passage, WholeBatch(), recorder)

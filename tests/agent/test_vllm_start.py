@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -120,14 +121,34 @@ class Model:
         return self.num_experts
 
 
+class Mode(Enum):
+    """CompilationMode and CUDAGraphMode, as far as they are looked at."""
+
+    NONE = 0
+    VLLM_COMPILE = 3
+    FULL_DECODE_ONLY = (2, 0)
+
+
 def config(
-    *, is_moe: bool = True, theirs: int = 0, is_on: bool = False, ascend: object = None
+    *,
+    is_moe: bool = True,
+    theirs: int = 0,
+    is_on: bool = False,
+    ascend: object = None,
+    compiled: Mode = Mode.NONE,
+    captured: Mode = Mode.NONE,
+    **parallel_too: object,
 ) -> VllmConfig:
     parallel = SimpleNamespace(
-        enable_eplb=is_on, eplb_config=SimpleNamespace(num_redundant_experts=theirs)
+        enable_eplb=is_on,
+        eplb_config=SimpleNamespace(num_redundant_experts=theirs),
+        **parallel_too,
     )
     found = SimpleNamespace(
-        model_config=Model(is_moe=is_moe), parallel_config=parallel, additional_config=ascend
+        model_config=Model(is_moe=is_moe),
+        parallel_config=parallel,
+        additional_config=ascend,
+        compilation_config=SimpleNamespace(mode=compiled, cudagraph_mode=captured),
     )
     return cast("VllmConfig", found)
 
@@ -163,6 +184,11 @@ def never(**keywords: object) -> object:
     [
         (config(is_moe=False), "no MoE layers"),
         (config(ascend={"xlite_graph_config": {"enabled": True}}), "xlite computes its MoE layers"),
+        (config(compiled=Mode.VLLM_COMPILE), "mode=VLLM_COMPILE.* set --enforce-eager"),
+        (config(enable_elastic_ep=True), "ranks come and go while it serves .*enable_elastic_ep"),
+        (config(enable_dbo=True), "parts of a batch at the same time .*enable_dbo"),
+        (config(ubatch_size=2), "parts of a batch at the same time .*ubatch_size"),
+        (config(captured=Mode.FULL_DECODE_ONLY), "cudagraph_mode=FULL_DECODE_ONLY"),
     ],
 )
 def test_what_cannot_be_owned_is_known_before_it_is_loaded(unfit: VllmConfig, text: str) -> None:

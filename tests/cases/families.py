@@ -75,6 +75,10 @@ ASSERTED: dict[str, tuple[str, ...]] = {
     "F18 peer dies in a migration": (
         "tests/protocol/test_reported_cases.py::"
         "test_case_f18_a_peer_that_dies_after_it_accepted_leaves_the_old_map_served",
+        "tests/agent/test_moving_in_a_group.py::"
+        "test_f18_a_round_that_fails_names_the_peer_that_it_failed_with",
+        "tests/agent/test_movers.py::"
+        "test_a_mover_that_lost_its_peers_raises_a_halt_that_no_audit_clears",
     ),
     "F19 lost ack": (
         "tests/protocol/test_reported_cases.py::"
@@ -222,6 +226,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/planning/test_draft.py::test_going_there_and_back_restores_every_slot",
     ),
     "F55 dry run": (
+        "tests/planning/test_draft.py::"
+        "test_f55_what_moves_is_told_by_layer_with_the_seconds_that_it_will_take",
         "tests/controller/test_desks.py::test_a_plan_changes_nothing_until_it_is_applied",
         "tests/controller/test_planner.py::"
         "test_f55_a_dry_run_leaves_a_line_that_says_so_and_nothing_else",
@@ -238,9 +244,14 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "test_a_controller_without_records_adopts_what_the_ranks_serve",
         "tests/controller/test_planner.py::"
         "test_f57_the_first_plan_waits_for_a_full_window_and_the_next_number_is_ten",
+        "tests/soak/test_soak.py::test_no_step_is_wrong_or_missed_whatever_strikes",
     ),
     "F58 long-lived streams": (
         "tests/server/test_server_life.py::test_f58_pings_within_the_limit_keep_an_idle_stream",
+        "tests/agent/test_long_lived_streams.py::"
+        "test_f58_pings_keep_an_idle_stream_behind_a_proxy_that_ends_idle_ones",
+        "tests/agent/test_long_lived_streams.py::"
+        "test_f58_a_stream_that_is_ended_for_idleness_is_told_of_and_the_next_one_is_heard",
     ),
     "F61 upgrade without spare NPUs": (
         "tests/deploy/test_upgrades_touch_no_serving_pod.py::"

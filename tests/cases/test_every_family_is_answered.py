@@ -16,14 +16,9 @@ from tests.cases.trusted import TRUSTED
 ROOT = Path(__file__).resolve().parents[2]
 ASSERTED = {**OTHERS, **ENGINES, **TRUSTED}
 
-OPERATION = "For the people who run it: deploy, see, decide, act"
 TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
-    "F18 the failure names its peer, and no retry goes toward it": TRUST,
     "F42 the engine serves on without the rank": TRUST,
-    "F55 seconds that a plan will take, by layer": OPERATION,
-    "F57 head of a Ray cluster lost": TRUST,
-    "F58 a proxy between agent and controller": TRUST,
 }
 """What of a family needs another issue's work, with that issue's subject."""
 

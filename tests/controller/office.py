@@ -9,6 +9,7 @@ import numpy as np
 from eplb_service.controller.desk import ActRequest, RankLink
 from eplb_service.controller.planning import NothingToDo, PlanningInput, draft
 from eplb_service.controller.registry import Tools
+from eplb_service.controller.sharing import Proposal, ShareTask, propose
 from eplb_service.controller.shell import Controller
 from eplb_service.domain.directory import Directory
 from eplb_service.domain.ids import CountArray, FloatArray
@@ -71,6 +72,13 @@ class HereRunner:
         if self.failure is not None:
             raise self.failure
         return draft(task)
+
+    async def share(self, task: ShareTask, *, deadline_s: float) -> Proposal | None:
+        assert deadline_s > 0
+        return propose(task)
+
+    def close(self) -> None:
+        raise NotImplementedError
 
 
 class Office:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from eplb_service.controller.desk import PlanRequest
+from eplb_service.controller.machine_state import Event, RankStepped, Ticked
 from eplb_service.controller.views import NothingView, PlanView
 from eplb_service.domain.errors import (
     DeploymentBusy,
@@ -21,6 +22,7 @@ from eplb_service.domain.errors import (
     UnknownPlan,
     UnknownPolicy,
 )
+from eplb_service.protocol.messages import Idle
 from eplb_service.protocol.rank_state import RaiseHalt
 from eplb_service.store.memory import MemoryStore
 from tests.controller.group import FLAT
@@ -258,3 +260,37 @@ async def test_history_tells_the_story_newest_first() -> None:
         assert [entry.kind for entry in view.entries] == ["plan", "wave", "plan"]
         assert (view.entries[-1].who, "hot" in view.entries[-1].text) == ("tester", True)
         assert [entry.epoch for entry in view.entries] == [1, 1, 0]
+
+
+async def test_the_machine_is_told_of_a_step_once_for_all_ranks_and_each_rank_shows_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with office() as o:
+        await ready(o)
+        (deployment,) = o.controller.registry.all()
+        told: list[Event] = []
+        offer = deployment.driver.offer
+
+        def noted(event: Event) -> bool:
+            told.append(event)
+            return offer(event)
+
+        monkeypatch.setattr(deployment.driver, "offer", noted)
+        o.report(SKEWED, steps=(40, 50), first=40)
+        assert [e.step for e in told if isinstance(e, RankStepped)] == [40, 50]
+        await deployment.driver.ask(Ticked(0.0, 0.0))  # it comes after them
+        (view,) = await o.controller.operators.status("")
+        assert [rank.step for rank in view.ranks] == [50, 50]
+        assert deployment.driver.state.membership is not None
+        assert deployment.driver.state.membership.step() == 50
+
+
+async def test_a_rank_that_reports_is_idle_no_more_also_where_its_step_was_told() -> None:
+    async with office() as o:
+        await ready(o)
+        (deployment,) = o.controller.registry.all()
+        await o.links[1].said(Idle(is_idle=True, step=45))
+        o.report(SKEWED, steps=(50,), first=50)
+        await deployment.driver.ask(Ticked(0.0, 0.0))
+        assert deployment.driver.state.membership is not None
+        assert not deployment.driver.state.membership.is_idle

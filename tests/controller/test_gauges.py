@@ -69,7 +69,7 @@ async def test_series_are_bounded_by_layers_and_ranks_whatever_the_experts(
         o.report(np.full((layers, slots * ranks), 2, dtype=np.int64))
         deployment = shown(o)
         deployment.meter.promise = Promise(np.ones(layers), np.ones(layers))
-        deployment.meter.shown = (-1, -1, -1, -1)
+        deployment.meter.shown.window = (-1, -1, -1, -1)
         shown(o)
         per_expert = [key for key in o.figures.values if "expert" in key[0] and len(key) > 2]
         assert len(per_expert) == 5

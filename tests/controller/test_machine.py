@@ -237,3 +237,11 @@ def test_a_plan_is_refused_while_another_runs_or_a_rank_is_away_or_it_is_overtak
     away, _ = run_events(group(), RankLeft(1, 1))
     assert isinstance(obstacle(away, plan(FLAT, SWAPPED)), NotReady)
     assert isinstance(obstacle(group(), plan(SWAPPED, FLAT)), PlanOvertaken)
+
+
+def test_ranks_that_serve_the_same_share_one_placement_in_memory() -> None:
+    """Each Hello brings all of it: hundreds of kilobytes, for every one of a thousand ranks."""
+    membership = group().membership
+    assert membership is not None
+    first, *others = membership.known
+    assert all(member.placement is first.placement for member in others)

@@ -24,6 +24,7 @@ NEEDS = {
     "minutes": "minutes; each target of make is there",
     "stays": "somebody who ends it: it serves until then; tests/host starts and ends it",
     "venv": "an environment to install into; the gate installs the same way",
+    "vllm": "vLLM and a model; benchmarks/demo_vllm starts its server the same way",
 }
 FENCE = re.compile(r"^( *)```(.*)\n((?:.*\n)*?)\1```$", re.MULTILINE)
 INDENTED = re.compile(

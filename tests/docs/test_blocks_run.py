@@ -32,6 +32,7 @@ NOT_RUN: Mapping[str, Mapping[str, int]] = {
     "docs/placement.md": {"minutes": 1},
     "docs/quickstart.md": {"minutes": 1, "stays": 2},
     "docs/upgrade.md": {"cluster": 2},
+    "docs/vllm.md": {"venv": 1, "stays": 1, "vllm": 1},
 }
 """How many blocks of each page are not run, by what they need."""
 ELSEWHERE = {"docs/security.md": "tests/docs/test_security_steps.py"}

@@ -1,9 +1,12 @@
 """Who sent what reaches the heat, exactly, and never grows beyond the experts with a choice."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
+from eplb_service.domain.errors import InvalidReport
 from eplb_service.domain.heat import BySource
 from eplb_service.domain.ids import CountArray, Epoch
 from eplb_service.domain.report import Phase, SentCounts
@@ -113,3 +116,36 @@ def test_whatever_ranks_tell_only_experts_with_a_choice_are_kept() -> None:
     found = windows.by_source()
     assert found is not None
     assert found.experts.tolist() == [0]
+
+
+def tell(windows: LoadWindows, times: int, experts: Sequence[list[int]], lost: int = 0) -> None:
+    """Every rank tells of experts of its own choice; of the last one's first, some were lost."""
+    for rank, of in enumerate(experts):
+        counts = received() * times
+        made = report(
+            counts[:, windows.group.placement.layout.slots_of(rank)],
+            windows.group,
+            step=10 * times,
+            tokens=int(SENT[rank].sum()) * times,
+        )
+        layers, tokens = np.zeros(len(of), dtype=np.int32), SENT[rank, of] * times
+        tokens[0] -= lost if rank == len(experts) - 1 else 0
+        sent = SentCounts(layers, np.array(of, dtype=np.int32), tokens)
+        windows.add(replace(made, sent=sent), rank)
+
+
+def test_ranks_may_tell_of_more_experts_and_in_any_order() -> None:
+    windows = LoadWindows(group_of(FOUR), TERMS)
+    for times in (1, 2, 3):
+        tell(windows, times, ([0], [4, 0], [0, 6, 2], [0]))
+    found = windows.by_source()
+    assert isinstance(found, BySource)
+    assert found.experts.tolist() == [0]
+    assert found.tokens.tolist() == (2 * SENT[:, [0]]).tolist()
+
+
+def test_what_an_expert_lost_is_told_also_where_each_rank_tells_in_its_own_order() -> None:
+    windows, experts = LoadWindows(group_of(FOUR), TERMS), ([0, 4], [4, 0], [0, 4], [0, 4])
+    tell(windows, 1, experts)
+    with pytest.raises(InvalidReport, match="layer 0 expert 0: 18 copies sent, 19 received"):
+        tell(windows, 2, experts, lost=1)

@@ -9,3 +9,4 @@ def test_f66_reports_in_any_number_leave_no_more_behind_than_full_windows() -> N
     hour = simulate(400)
     assert hour.num_reports == 400 * 64
     assert hour.grown_bytes < MIB, hour
+    assert hour.held_bytes < 48 * MIB, "sent counts are most of a report, and kept of three cuts"

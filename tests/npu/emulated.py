@@ -5,6 +5,7 @@
 Runs beside torch_npu. Prints each comparison with its error, as a share of the result's norm.
 """
 
+from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -25,20 +26,20 @@ from moe_runtime.exchange.all_gather import AllGatherExchange
 from moe_runtime.exchange.limits import UNLIMITED
 from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
 from moe_runtime.exchange.npu_all_to_all import NpuAllToAllExchange
-from moe_runtime.exchange.npu_mc2 import NpuMc2Exchange
+from moe_runtime.exchange.npu_mc2 import NpuMc2Carry, NpuMc2Exchange
 from moe_runtime.exchange.peers import GroupPeers
 from moe_runtime.experts.activations import SwiGLU
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.formats.packing import Packing, WeightFormat, pack
 from moe_runtime.layer.passage import Passage, Staged
 from moe_runtime.placement.maps import SlotLayout
-from tests.npu.emulation import register
+from tests.npu.emulation import CALLED, KERNELS, register
 from tests.npu.pipeline import NOT_BUILT
 from tests.runtime.ranks import run_ranks
 
 C = TypeVar("C")
 
-SLOTS, WIDTH, INNER, K = 3, 64, 24, 2
+SLOTS, WIDTH, INNER, K = 3, 64, 64, 2
 ROWS_OF_STEPS = ((5, 3), (4, 0), (0, 1))
 BF16 = 2.0**-8
 _STEP = {
@@ -98,13 +99,20 @@ def compare_layers(rank: int, packing: Packing, rows_N: tuple[int, int]) -> dict
         "all_gather": Staged(NpuAllGatherExchange(peers, layout, backend, coder)),
         "all_to_all": Staged(NpuAllToAllExchange(peers, layout, backend, coder)),
         "mc2": Staged(NpuMc2Exchange(peers, layout, mc2, form, UNLIMITED)),
+        "mc2 by nodes": Staged(
+            NpuMc2Exchange(peers, layout, replace(mc2, by_nodes=True), form, UNLIMITED)
+        ),
     }
+
+    by_one = replace(backend, fuses=True)
 
     def compute(given: Dispatched[C]) -> Computed[C]:
         assert torch.equal(given.counts.counts_S, arrived.counts.counts_S)
         assert torch.equal(given.received_NS, arrived.received_NS)
         assert torch.equal(given.claimed_NS, arrived.claimed_NS)
-        return compute_grouped(given, experts, activation=SwiGLU(), backend=backend)
+        fused = isinstance(given.carry, NpuMc2Carry)  # so that both ways are seen
+        by = by_one if fused else backend
+        return compute_grouped(given, experts, activation=SwiGLU(), backend=by)
 
     errors: dict[str, float] = {}
     for name, way in ways.items():
@@ -153,6 +161,7 @@ def work(rank: int, _: object) -> list[str]:
                 told = f"{way} {packing.format.value}/{packing.group_size} {rows_N}"
                 assert error <= most, f"{told}: {error} over {most}"
                 lines.append(f"{told} rank {rank}: {error:.4f}")
+    assert KERNELS.keys() == CALLED, "a kernel that nobody called was compared with nothing"
     del kept
     return lines
 

@@ -14,19 +14,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["KERNELS", "register"]
+from tests.npu.emulation_mc2 import combine, dispatch
+from tests.npu.quantising import E2M1, dynamic_mx_quant, dynamic_quant, undefined
 
-_UNDEFINED = 100
-_ENTRIES = 3
-"""Numbers of assist information that a row uses here: rank, row and place of its pair."""
+__all__ = ["CALLED", "KERNELS", "register"]
 
-
-def undefined(*shape: int, dtype: torch.dtype) -> Tensor:
-    filled = torch.full(shape, torch.nan if dtype.is_floating_point else _UNDEFINED)
-    return filled.to(dtype)
+CALLED: set[str] = set()
+"""Operators that somebody has called: a kernel that nobody calls says nothing."""
 
 
 def gating_top_k(x: Tensor, k: int, **given: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -64,40 +60,16 @@ def init_routing(x: Tensor, expert_idx: Tensor, **given: Any) -> tuple[Tensor, .
     return rows, index, torch.bincount(ids[active] - first, minlength=end - first), scales
 
 
-def dynamic_quant(**given: Any) -> tuple[Tensor, Tensor]:
-    wide = given["input"].float()
-    if given.get("dst_type") in {torch.float8_e4m3fn, 24, 292}:
-        scale = wide.abs().amax(-1) / 448
-        q = wide / torch.where(scale == 0, 1, scale)[..., None]
-        return q.clamp(-448, 448).to(torch.float8_e4m3fn), scale
-    scale = wide.abs().amax(-1) / 127
-    q = torch.round(wide / torch.where(scale == 0, 1, scale)[..., None]).clamp(-128, 127)
-    return q.to(torch.int8), scale
-
-
-E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-
-def dynamic_mx_quant(**given: Any) -> tuple[Tensor, Tensor]:
-    """Blocks of 32, the last one filled up with zeros; scales in pairs, an odd one beside NaN."""
-    assert (given["axis"], given["block_size"], given["scale_alg"]) == (-1, 32, 0)
-    assert given["round_mode"] == "rint"
-    wide, is_fp4 = given["input"].double(), given["dst_type"] == 296
-    rows, width = wide.shape
-    blocks = torch.nn.functional.pad(wide, (0, -width % 32)).view(rows, -(-width // 32), 32)
-    largest = blocks.abs().amax(2)
-    exponent = torch.floor(torch.log2(largest)) - (2 if is_fp4 else 8)
-    exponent = torch.where(largest > 0, exponent, -127).clamp(-127, 127)
-    scaled = (blocks / torch.exp2(exponent)[..., None]).flatten(1)[:, :width]
-    codes = torch.full((rows, (exponent.shape[1] + 1) // 2 * 2), 255, dtype=torch.uint8)
-    codes[:, : exponent.shape[1]] = (exponent + 127).to(torch.uint8)
-    pairs = codes.view(rows, codes.shape[1] // 2, 2)
-    if not is_fp4:
-        return scaled.clamp(-448, 448).to(torch.float8_e4m3fn), pairs
-    # The nearest of the eight; of two as near, the one whose last bit is zero.
-    off = (scaled.abs().clamp(max=6)[..., None] - E2M1).abs() + torch.arange(8) % 2 * 1e-9
-    nibbles = off.argmin(2) | (torch.signbit(scaled).long() << 3)
-    return (nibbles[:, ::2] | (nibbles[:, 1::2] << 4)).to(torch.uint8), pairs
+def dequant_swiglu_quant(x: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
+    assert (given["quant_mode"], given["swiglu_mode"]) == (1, 0)
+    assert given["activate_left"], "the right half would be the gate"
+    total, width = int(given["group_index"].sum()), x.shape[1] // 2
+    assert width % 64 == 0, "the text takes whole lanes of 64 of rows in groups"
+    gate, up = x[:total].float().chunk(2, dim=1)
+    q = undefined(x.shape[0], width, dtype=torch.int8)
+    scale = undefined(x.shape[0], dtype=torch.float32)
+    q[:total], scale[:total] = dynamic_quant(input=torch.nn.functional.silu(gate) * up)
+    return q, scale
 
 
 def _powers(pairs: Tensor, width: int) -> Tensor:
@@ -186,76 +158,13 @@ def token_unpermute(**given: Any) -> Tensor:
     return (of_pairs * probs.float()[..., None]).sum(1).to(rows.dtype)
 
 
-def gathered(rows: Tensor) -> Tensor:
-    """Rows of all ranks, as many of each: [N, B, ...]."""
-    out = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-    bytes_of = [part.view(torch.uint8) for part in out]  # gloo knows no float8
-    dist.all_gather(bytes_of, rows.contiguous().view(torch.uint8))
-    return torch.stack(out)
-
-
-def _quantised(x: Tensor, given: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    match given["quant_mode"]:
-        case 2:
-            return dynamic_quant(input=x, dst_type=given["y_dtype"])
-        case 4:
-            q, pairs = dynamic_mx_quant(
-                input=x,
-                dst_type=given["y_dtype"],
-                axis=-1,
-                block_size=32,
-                scale_alg=0,
-                round_mode="rint",
-            )
-            return q, pairs.flatten(1)
-        case _:
-            return x, torch.zeros(x.shape[0])
-
-
-def dispatch(x: Tensor, expert_ids: Tensor, **given: Any) -> tuple[Tensor, ...]:
-    ranks, rank, num_slots = (given[n] for n in ("ep_world_size", "ep_rank_id", "moe_expert_num"))
-    of_rank = num_slots // ranks
-    q, scale = _quantised(x, given)
-    rows, scales, ids = gathered(q), gathered(scale), gathered(expert_ids)
-    active = gathered(given["x_active_mask"].to(torch.int32))
-    most = x.shape[0] * ranks * min(of_rank, expert_ids.shape[1])
-    out = undefined(most, q.shape[1], dtype=q.dtype)
-    out_scales = undefined(most, *scale.shape[1:], dtype=scale.dtype)
-    assist = torch.full((max(expert_ids.numel(), most * 128),), -1, dtype=torch.int32)
-    counts: list[int] = []
-    taken = 0
-    for slot in range(rank * of_rank, (rank + 1) * of_rank):
-        pairs = torch.nonzero((ids == slot) & (active[:, :, None] == 1)).int()
-        for source, row, place in pairs.tolist():
-            out[taken], out_scales[taken] = rows[source, row], scales[source, row]
-            entry = torch.tensor([source, row, place], dtype=torch.int32)
-            assist[taken * _ENTRIES : (taken + 1) * _ENTRIES] = entry
-            taken += 1
-        counts.append(len(pairs))
-    nothing = torch.zeros(num_slots, dtype=torch.int32)
-    return out, out_scales, assist, torch.tensor(counts), nothing, nothing[:1], torch.zeros(0)
-
-
-def combine(expand_x: Tensor, expert_scales: Tensor, **given: Any) -> Tensor:
-    rows, weights, rank = expand_x, expert_scales, given["ep_rank_id"]
-    assist = given["assist_info_for_combine"]
-    every_row, every_assist = gathered(rows), gathered(assist)
-    out = torch.zeros(weights.shape[0], rows.shape[1])
-    for source_rows, told in zip(every_row, every_assist, strict=True):
-        for at, (owner, row, place) in enumerate(
-            told[: rows.shape[0] * _ENTRIES].view(-1, 3).tolist()
-        ):
-            if owner == rank:
-                out[row] += weights[row, place] * source_rows[at].float()
-    return out.to(rows.dtype)
-
-
 KERNELS: dict[str, Callable[..., Any]] = {
     "npu_moe_gating_top_k": gating_top_k,
     "npu_moe_init_routing_v2": init_routing,
     "npu_dynamic_quant": dynamic_quant,
     "npu_dynamic_mx_quant": dynamic_mx_quant,
     "npu_grouped_matmul": grouped_matmul,
+    "npu_dequant_swiglu_quant": dequant_swiglu_quant,
     "npu_moe_token_unpermute": token_unpermute,
     "npu_moe_distribute_dispatch_v2": dispatch,
     "npu_moe_distribute_combine_v2": combine,
@@ -268,6 +177,7 @@ def whole(operator: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     defaults = {a.name: a.default_value for a in schema.arguments}
 
     def run(*given: Any, **named: Any) -> Any:
+        CALLED.add(operator)
         return kernel(**{**defaults, **dict(zip(defaults, given, strict=False)), **named})
 
     return run

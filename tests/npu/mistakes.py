@@ -116,6 +116,24 @@ RIGHT: dict[str, Arguments] = {
         "block_size": 32,
         "scale_alg": 0,
     },
+    "npu_dequant_swiglu_quant": {
+        "x": meta(T * K, 4 * W),
+        "weight_scale": None,
+        "activation_scale": None,
+        "bias": None,
+        "quant_scale": None,
+        "quant_offset": None,
+        "group_index": meta(E, dtype=I64),
+        "activate_left": True,
+        "quant_mode": 1,
+        "dst_type": None,
+        "round_mode": None,
+        "activate_dim": None,
+        "swiglu_mode": 0,
+        "clamp_limit": 7.0,
+        "glu_alpha": 1.702,
+        "glu_bias": 1.0,
+    },
     "npu_moe_token_unpermute": {
         "permuted_tokens": meta(T * K, H),
         "sorted_indices": meta(T * K, dtype=I32),
@@ -150,6 +168,7 @@ RIGHT: dict[str, Arguments] = {
 
 GATING, ROUTING, MATMUL = "npu_moe_gating_top_k", "npu_moe_init_routing_v2", "npu_grouped_matmul"
 UNPERMUTE, QUANT = "npu_moe_token_unpermute", "npu_dynamic_quant"
+SWIGLU = "npu_dequant_swiglu_quant"
 DISPATCH, COMBINE = "npu_moe_distribute_dispatch_v2", "npu_moe_distribute_combine_v2"
 
 MISTAKES: list[tuple[str, str, Arguments]] = [
@@ -191,6 +210,7 @@ MISTAKES: list[tuple[str, str, Arguments]] = [
     ("experts that do not divide", DISPATCH, {"moe_expert_num": E - 1}),
     ("ids of 64 bits", DISPATCH, {"expert_ids": meta(T, K, dtype=I64)}),
     ("too little assist information", COMBINE, {"assist_info_for_combine": meta(3, dtype=I32)}),
+    ("scales of other rows", SWIGLU, {"activation_scale": meta(T + 5, dtype=F32)}),
     ("whole numbers to quantise", QUANT, {"input": meta(T, H, dtype=I32)}),
 ]
 
@@ -199,7 +219,6 @@ BY_POSITION = ("a keyword by position", GATING, (meta(T, E, dtype=F32), K, meta(
 NOT_CALLED: list[tuple[str, str, tuple[object, ...]]] = [
     ("odd width", "npu_swiglu", (meta(T, 7),)),
     ("whole numbers", "npu_swiglu", (meta(T, 8, dtype=I64),)),
-    ("scales of other rows", "npu_dequant_swiglu_quant", (meta(T * K, 2 * W, dtype=I32),)),
     ("two weights", "npu_grouped_matmul_swiglu_quant_v2", (meta(T * K, H, dtype=I8),)),
     ("scales of other rows", "npu_moe_finalize_routing", (meta(T * K, H), None, None, None)),
     ("tokens of three axes", "npu_moe_token_permute", (meta(1, T, H), meta(T, K, dtype=I32))),

@@ -2,11 +2,13 @@
 
     python -m tests.npu.pipeline MODE
 
-MODE all_gather, all_to_all or mc2; in each, every format that is built, on meta and fake tensors.
+MODE all_gather, all_to_all, mc2 or "mc2 by nodes"; in each, every format that is built, on meta
+and fake tensors.
 Runs beside torch_npu: gating, dispatch, experts and combine go through its real schemas and shape
 functions.
 """
 
+import importlib
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -97,13 +99,14 @@ def passage_of(mode: str, backend: NpuBackend, form: RowForm) -> Passage:
         case "all_to_all":
             return Staged(NpuAllToAllExchange(Shapes(), layout, backend, coder, read=some_counts))
         case _:
-            mc2 = NpuMc2(backend.door, Communicator("g", 1, RANKS), SLOTS * RANKS)
+            by_nodes = mode == "mc2 by nodes"
+            mc2 = NpuMc2(backend.door, Communicator("g", 1, RANKS), SLOTS * RANKS, by_nodes)
             return Staged(NpuMc2Exchange(Shapes(), layout, mc2, form, MC2_A3, reads_ids=False))
 
 
 def run(mode: str, packed: PlainExpertWeights, device: torch.device) -> None:
     form = packed.rows
-    backend = NpuBackend(NpuDoor(torch.ops.npu, device))
+    backend = NpuBackend(NpuDoor(torch.ops.npu, device), fuses=True)
     settings = SelectorSettings(num_experts=RANKS * SLOTS, top_k=K, scoring=Scoring.SIGMOID)
     chosen = backend.gate(torch.empty(OWN, RANKS * SLOTS, device=device), settings, None)
     assert chosen.weights_TK.shape == (OWN, K)
@@ -127,8 +130,20 @@ def run(mode: str, packed: PlainExpertWeights, device: torch.device) -> None:
     assert x_TZ.device == device
 
 
+A3 = 250
+"""The number by which torch_npu knows that family."""
+
+
+def say_a3() -> None:
+    """Have the shape function of a hierarchical dispatch, which asks what chip there is, told."""
+    name = "torch_npu.op_plugin.meta._meta_registrations"
+    vars(importlib.import_module(name))["get_soc_version"] = lambda: A3
+
+
 if __name__ == "__main__":
     import torch_npu  # noqa: F401  # pyright: ignore[reportMissingImports, reportUnusedImport]
+
+    say_a3()
 
     ones = DenseWeights(torch.ones(SLOTS, 2 * INNER, WIDTH), torch.ones(SLOTS, WIDTH, INNER))
     for packing in FORMATS:

@@ -21,8 +21,8 @@ from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.groups import GroupCounts
 from moe_runtime.contracts.linears import DenseLinear, Int8Linear, Linear
 from moe_runtime.contracts.rows import PlainRows, RowForm
+from moe_runtime.formats.families import family_of
 from moe_runtime.runtime import ExchangeMode, WeightFormat
-from moe_runtime.runtime.npu_device import family_of
 from tests.architecture.sources import ROOT
 from tests.npu.engine_ranks import Asked, errors_of, most_of
 from tests.runtime.ranks import run_ranks

@@ -80,7 +80,8 @@ def test_what_the_ascend_backend_has_no_call_for_is_in_the_table() -> None:
 
     fused = reasons(WeightFormat.W8A8, "fused_mc2", DeviceKind.A3)
     assert "fused MC2 is not built: its custom operators are only probed" in fused
-    assert "LoRA is not built on Ascend devices" in fused
+    assert "fused MC2 has no place between its linears for LoRA" in fused
+    assert not reasons(WeightFormat.W4A16, "all_to_all", DeviceKind.A2)
     for weights in (WeightFormat.W4A8_MXFP, WeightFormat.W4A16_MXFP4):
         assert "npu_format_cast" in reasons(weights, "mc2", DeviceKind.A5)
     assert "not built" in reasons(WeightFormat.W8A8, "all_gather", DeviceKind.P310)

@@ -24,6 +24,7 @@ from moe_runtime.contracts.npu_errors import (
 from moe_runtime.contracts.timeline import Moment
 from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.formats.capabilities import DeviceKind
+from moe_runtime.formats.families import family_of
 from moe_runtime.runtime import (
     CPU,
     Alone,
@@ -35,6 +36,7 @@ from moe_runtime.runtime import (
     ExchangeMode,
     Install,
     MoeRuntime,
+    Nodes,
     Packing,
     Peers,
     Phase,
@@ -48,7 +50,7 @@ from moe_runtime.runtime import (
     open_device,
     peers_of,
 )
-from moe_runtime.runtime.npu_device import NpuDevice, family_of
+from moe_runtime.runtime.npu_device import NpuDevice
 from tests.npu.emulation import KERNELS
 from tests.runtime.apart import HOME, PeersApart, apart, on_host, operators_apart
 from tests.runtime.stacks import Layout, kimi_like, random_layout, tokens
@@ -230,6 +232,22 @@ def test_what_the_backend_has_not_is_refused_at_load(
     layout = random_layout(SHAPE, (SHAPE.num_experts,), seed=1)
     with apart(), pytest.raises(Unsupported, match=says):
         runtime_on(far_device(), layout, PeersApart(Alone()), Traffic(mode=mode), weights)
+
+
+@pytest.mark.parametrize(
+    ("kind", "per_node", "says"),
+    [
+        (DeviceKind.A5, 8, "hierarchical MC2 is of A2 and A3 only"),
+        (DeviceKind.A2, 4, "takes nodes of 8 ranks, not of 4"),
+    ],
+)
+def test_nodes_that_the_operators_do_not_know_are_refused(
+    kind: DeviceKind, per_node: int, says: str
+) -> None:
+    traffic = Traffic(mode=ExchangeMode.MC2, nodes=Nodes(per_node))
+    assert says in "; ".join(far_device(kind).refusals(traffic))
+    eight = Traffic(mode=ExchangeMode.MC2, nodes=Nodes(8))
+    assert not [r for r in far_device(DeviceKind.A2).refusals(eight) if "nodes" in r]
 
 
 def test_without_an_npu_nothing_is_opened_in_its_place() -> None:

@@ -53,7 +53,7 @@ HONOURED = [
 ]
 INT4 = ("int4 by group of 32", "as they are")
 NOT_HONOURED = [
-    (Args(4, "int", "channel"), None, "int4 by channel weights with rows as they are"),
+    (Args(4, "int", "tensor"), None, "int4 by tensor weights with rows as they are"),
     (Args(4, "int", "group", 32, symmetric=False), None, "asymmetric int4 by group of 32"),
     (INT8, None, "int8 by channel weights with rows as they are"),
     (INT8, Args(8, "int", "tensor"), "with rows static int8 by tensor"),
@@ -176,19 +176,23 @@ class Layer(torch.nn.Module):
         return expert_id - 4 if 4 <= expert_id < 7 else -1
 
 
-def test_int4_is_turned_round_while_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("group", [32, 0])
+def test_int4_is_turned_round_while_it_is_loaded(
+    group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A checkpoint has eight inputs in a word, each with 8 added, and scales by output."""
     monkeypatch.setattr(allocating.seams, "module", utils)
     loaded = Layer()
     layer = cast("RoutedExperts", loaded)
-    scheme = Int4Groups(32)
+    scheme = Int4Groups(group)
     scheme.allocate(layer, SIZES, {"weight_loader": None})
     want: dict[tuple[int, str], Tensor] = {}
     for expert in range(8):
         for shard, (outputs, inputs) in SHARDS.items():
             numbers = torch.randint(-8, 8, (outputs, inputs))
-            scales = torch.rand(outputs, inputs // 32) + 0.5
-            want[expert, shard] = numbers * scales.repeat_interleave(32, dim=1)
+            each = group or inputs
+            scales = torch.rand(outputs, inputs // each) + 0.5
+            want[expert, shard] = numbers * scales.repeat_interleave(each, dim=1)
             stem = "w2" if shard == "w2" else "w13"
             shape = torch.tensor([outputs, inputs])
             for part, tensor in (("packed", packed(numbers)), ("scale", scales), ("shape", shape)):

@@ -12,11 +12,19 @@ CHUNK = 1 << 16
 class Proxy:
     """Forwards TCP connections; use `close` at its end.
 
-    host    loopback address to listen on
+    host            loopback address to listen on
+    idle_limit_s    a connection that is silent one way for so long is ended; None for no limit
     """
 
-    def __init__(self, target: tuple[str, int], host: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        target: tuple[str, int],
+        host: str = "127.0.0.1",
+        *,
+        idle_limit_s: float | None = None,
+    ) -> None:
         self._target = target
+        self._idle_limit_s = idle_limit_s
         self._delay_s = 0.0
         self._is_cut = False
         self._opens = Event()
@@ -89,7 +97,8 @@ class Proxy:
         except OSError:
             near.close()
             return
-        far.settimeout(None)
+        near.settimeout(self._idle_limit_s)
+        far.settimeout(self._idle_limit_s)
         with self._lock:
             self._sockets |= {near, far}
         back = Thread(target=self._pump, args=(far, near), daemon=True)

@@ -8,15 +8,32 @@ import pytest
 
 from benchmarks.demo_vllm.models import write_deepseek, write_k3, write_qwen3
 from benchmarks.demo_vllm.parts import Controller
-from tests.vllm.checkpoints import write_meaning
+from tests.vllm.checkpoints import (
+    FORMS,
+    MEANING,
+    rows_are_quantised,
+    write_meaning,
+    write_quantised,
+)
 from tests.vllm.group import VllmGroup, largest_difference
+from tests.vllm.oracles import is_alone_in_it
 from tests.vllm.words import Answer
+
+
+def write_both(folder: Path, form: str) -> Path:
+    """Write a model with quantised experts, and beside it what its codes stand for."""
+    write_meaning(folder.with_name(folder.name + MEANING), form)
+    return write_quantised(folder, form)
+
 
 WRITERS = {
     "qwen3": write_qwen3,
     "deepseek": write_deepseek,
     "k3": write_k3,
-    "mxfp4": partial(write_meaning, form="mxfp4"),
+    **{
+        form: partial(write_both if rows_are_quantised(form) else write_meaning, form=form)
+        for form in FORMS
+    },
 }
 AGREE_EVERY = 2
 Golden = Callable[[str], tuple[Path, list[Answer]]]
@@ -28,15 +45,17 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Golden:
 
     The answers are held against transformers', so that a broken engine cannot become the truth.
     Of quantised experts it is what their codes stand for that unpatched vLLM serves.
-    Kimi K3's block is no part of transformers and does not run on vLLM's own CPU kernels: there
-    the truth is one rank of ours, held against a float64 reference of the block.
+    Kimi K3's block is no part of transformers and does not run on vLLM's own CPU kernels, and
+    experts that quantise the rows they read have none on every CPU: there the truth is one rank of
+    ours, each block of which is held against its formula in float64.
     """
 
     @cache
     def made(name: str) -> tuple[Path, list[Answer]]:
         folder = tmp_path_factory.mktemp(name)
         model = WRITERS[name](folder / name)
-        extra = {"EPLB_VLLM_ENABLED": "1", **nobody()} if name == "k3" else {}
+        is_ours = is_alone_in_it(str(model))
+        extra = {"EPLB_VLLM_ENABLED": "1", **nobody()} if is_ours else {}
         group = VllmGroup(model, "alone", 1, folder, extra)
         try:
             (answers,) = group.generate()

@@ -6,13 +6,14 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from select import select
 from typing import Any, TextIO, cast
 
 from tests.host.processes import free_port
 from tests.vllm.rank import environment
-from tests.vllm.words import Answer, Job, Layout, Stats
+from tests.vllm.words import Answer, DraftStats, Job, Layout, Stats
 
 SILENCE_S = 900.0
 """Longest wait for an answer: starting an engine takes the longest, on a busy machine."""
@@ -117,11 +118,11 @@ class VllmGroup(Group):
     ) -> None:
         super().__init__()
         folder.mkdir(parents=True, exist_ok=True)
-        port = free_port()
+        jobs = [Job(str(model), layout, num_ranks, 0, free_port(), **more)]
+        jobs = [replace(jobs[0], rank=rank) for rank in range(jobs[0].num_processes)]
         try:
-            for rank in range(num_ranks):
-                job = Job(str(model), layout, num_ranks, rank, port, **more)
-                told, log = job.as_json(), folder / f"{layout}-{rank}.log"
+            for job in jobs:
+                told, log = job.as_json(), folder / f"{layout}-{job.rank}.log"
                 env = {**environment(job), **extra}
                 self.members.append(Member("tests.vllm.rank", told, log, env))
             for member in self.members:
@@ -131,12 +132,16 @@ class VllmGroup(Group):
             raise
 
     def generate(self) -> list[list[Answer]]:
-        """Return what every rank answered to all prompts."""
+        """Return what every process answered to all prompts."""
         return [[Answer(**one) for one in told] for told in self.ask(do="generate")]
 
     def stats(self) -> list[Stats]:
         """Return what every rank counted and holds."""
-        return [Stats(**told) for told in self.ask(do="stats")]
+        return [Stats(**told) for all_own in self.ask(do="stats") for told in all_own]
+
+    def drafts(self) -> list[DraftStats]:
+        """Return what every rank's draft model holds and counted."""
+        return [DraftStats(**told) for all_own in self.ask(do="draft") for told in all_own]
 
     def end(self) -> list[int]:
         """Let every rank end by itself; returns their exit codes."""

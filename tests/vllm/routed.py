@@ -10,8 +10,27 @@ back end for CPUs. So its capturer is bound here as that runner binds it, and re
 from importlib import import_module
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
 Ids = list[list[list[int]]]
 """[T][L][K], the experts of one token and layer in ascending order."""
+
+
+class GatheringByGloo:
+    """In the place of vLLM's tensor-parallel group, whose own gathering on CPUs takes no integers.
+
+    Its capturer asks for that where ranks have pieces of their engine's rows.
+    """
+
+    def all_gather(self, rows: Tensor, dim: int) -> Tensor:
+        """Return the rows of all ranks."""
+        assert dim == 0
+        group = import_module("vllm.distributed").get_tp_group()
+        parts = [torch.empty_like(rows) for _ in range(group.world_size)]
+        dist.all_gather(parts, rows.contiguous(), group=group.cpu_group)
+        return torch.cat(parts)
 
 
 class RoutedIds:
@@ -20,6 +39,7 @@ class RoutedIds:
     def __init__(self, worker: Any) -> None:
         module = import_module("vllm.model_executor.layers.fused_moe.routed_experts_capturer")
         config = worker.vllm_config
+        vars(module)["get_tp_group"] = GatheringByGloo
         rows = config.scheduler_config.max_num_batched_tokens
         self._capturer = module.RoutedExpertsCapturer(rows, config)
         module.bind_routed_experts_capturer(worker.get_model(), self._capturer)

@@ -61,19 +61,19 @@ def test_a_draft_model_is_balanced_apart_from_its_target(
     }
     try:
         require_start_in_the_map(group.stats(), CASE)
-        assert [e for one in group.ask(do="draft") for e in one["held"][0]] == [*range(8), 0, 1]
+        assert [e for one in group.drafts() for e in one.held[0]] == [*range(8), 0, 1]
         said = group.members[0].said()
         assert said.count("the draft model is served where it was loaded") == 1
         for role, operator in operators.items():
-            before = group.ask(do="draft"), group.stats()
+            before = group.drafts(), group.stats()
             Drafted(CASE, model, group, operator, want).place_anew()
-            after = group.ask(do="draft"), group.stats()
+            after = group.drafts(), group.stats()
             has_moved = {
-                "draft": [one["held"] for one in after[0]] != [one["held"] for one in before[0]],
+                "draft": [one.held for one in after[0]] != [one.held for one in before[0]],
                 "serve": [one.held for one in after[1]] != [one.held for one in before[1]],
             }
             assert has_moved == {one: one == role for one in operators}
-            assert all(one["load"] for one in after[0])
+            assert all(one.load for one in after[0])
     finally:
         for operator in operators.values():
             operator.close()

@@ -1,6 +1,7 @@
 """Real vLLM with our layers answers as vLLM alone, before, during and after placements."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +18,8 @@ from eplb_service.domain.map_file import format_map
 from eplb_service.domain.placement import placement_from_ranks
 from tests.vllm.conftest import AGREE_EVERY, Golden
 from tests.vllm.group import VllmGroup, largest_difference
-from tests.vllm.words import Answer, Layout, Stats
+from tests.vllm.on_ray import own_folder
+from tests.vllm.words import Answer, Executor, Layout, Stats
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
@@ -35,25 +37,41 @@ class Case:
     redundant: int
     starts_in: tuple[tuple[int, ...], ...] = ()
     """[L][P] a placement from a file; redundancy is then what it leaves."""
+    executor: Executor = "external_launcher"
 
     def __str__(self) -> str:
-        return f"{self.model}-{self.layout}{self.num_ranks}-r{self.redundant}"
+        by = "" if self.executor == "external_launcher" else f"-{self.executor}"
+        return f"{self.model}-{self.layout}{self.num_ranks}-r{self.redundant}{by}"
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all ranks hold all tokens."""
+        return self.layout == "tp" and self.model != "k3"
+
+    @property
+    def num_engines(self) -> int:
+        """Engines, each of which is given all prompts."""
+        return {"dp": self.num_ranks, "dptp": 2}.get(self.layout, 1)
 
 
 OF_DEEPSEEK = ((7, 1, 5, 3, 0, 2, 6, 4, 1, 7), (0, 2, 4, 6, 1, 3, 5, 7, 0, 2))
 """Of its layers 1 and 2, on two ranks: layer 0 is dense."""
 
-# Each model, way of sharing tokens and redundancy meets each other one once; four processes once.
+# Each model, way of sharing tokens and redundancy meets each other one once; four processes once,
+# as engines that are tensor parallel too; and workers that Ray starts once.
 CASES = (
     Case("qwen3", "dp", 2, 2),
-    Case("qwen3", "tp", 2, 0),
-    Case("qwen3", "dp", 4, 4),
+    Case("qwen3", "tp", 2, 0, executor="ray"),
+    Case("qwen3", "dptp", 4, 4),
     Case("deepseek", "dp", 2, 0),
     Case("deepseek", "tp", 2, 2, OF_DEEPSEEK),
     Case("k3", "dp", 2, 2),
     Case("k3", "tp", 2, 0),
 )
 FURTHER_CASES = (
+    Case("qwen3", "dp", 4, 4),
+    Case("qwen3", "tp", 2, 0),
+    Case("qwen3", "tp", 2, 2, executor="mp"),
     Case("qwen3", "dp", 2, 0),
     Case("qwen3", "tp", 2, 2),
     Case("deepseek", "dp", 2, 2),
@@ -115,10 +133,13 @@ def served(
         "EPLB_AGENT_PACE__POLL_S": "0.05",
     }
     operator = DeploymentOperator(controller.port, f"{case.model}/{case}/serve/0/0")
-    group = VllmGroup(model, case.layout, case.num_ranks, tmp_path, extra)
-    yield Served(case, model, group, operator, want)
-    operator.close()
-    group.kill()
+    with own_folder() if case.executor == "ray" else nullcontext(dict[str, str]()) as more:
+        group = VllmGroup(
+            model, case.layout, case.num_ranks, tmp_path, extra | more, executor=case.executor
+        )
+        yield Served(case, model, group, operator, want)
+        operator.close()
+        group.kill()
 
 
 def redundancy(case: Case, folder: Path) -> dict[str, str]:
@@ -162,16 +183,14 @@ def require_every_token_counted(stats: list[Stats], case: Case) -> None:
     """What all slots received is tokens times top-k, exactly, per layer; engine side of F13."""
     tokens = sum(one.tokens for one in stats)
     # Ranks that hold the same tokens each count all of them; exchanged ones count their part.
-    is_replicated = case.layout == "tp" and case.model != "k3"
-    distinct = tokens // case.num_ranks if is_replicated else tokens
+    distinct = tokens // case.num_ranks if case.is_replicated else tokens
     for layer in range(len(stats[0].received)):
         assert sum(sum(one.received[layer]) for one in stats) == distinct * TOP_K
         assert sum(sum(one.sent[layer]) for one in stats) == tokens * TOP_K
     assert tokens
     assert not any(one.is_halted for one in stats)
     turn = sum(len(text.encode()) for text in PROMPTS) + len(PROMPTS) * (NUM_TOKENS - 1)
-    copies = case.num_ranks if case.layout == "dp" else 1
-    assert distinct % (turn * copies) == 0, "not a whole number of turns of all prompts"
+    assert distinct % (turn * case.num_engines) == 0, "not a whole number of turns of all prompts"
 
 
 def require_slots_hold_what_they_claim(stats: list[Stats], model: Path) -> None:
@@ -185,10 +204,10 @@ def require_slots_hold_what_they_claim(stats: list[Stats], model: Path) -> None:
         assert placed == set(range(NUM_EXPERTS))
 
 
-def require_switched_together(stats: list[Stats]) -> None:
+def require_switched_together(stats: list[Stats], num_placements: int = NUM_PLACEMENTS) -> None:
     """All ranks served the same epochs from the same steps on."""
     first, *others = [one.epochs for one in stats]
-    assert len(first) > NUM_PLACEMENTS
+    assert len(first) > num_placements
     assert all(other == first for other in others)
 
 

@@ -25,10 +25,8 @@ from worker_agent.adapters.torch_calls import (
     as_bytes,
     batch_p2p,
     bytes_tensor,
-    first_line,
     tensor_bytes,
 )
-from worker_agent.adapters.weights_thread import TransferFailed
 
 Chunk = list[Tensor]
 CHUNK_BYTES = 16 << 20
@@ -84,15 +82,13 @@ class ChunkedMover(TorchMover):
         """Send and receive this rank's part of some transfers, and verify what came."""
         with self._link.lane():
             part = self._part(lines, rows)
-            try:
-                for sends, receives in part.slices():
+            for sends, receives in part.slices():
+                try:
                     for work in batch_p2p(sends, receives, self._link.group):
                         work.wait()
-            except RuntimeError as error:
-                raise TransferFailed(
-                    f"rank {self.rank} could not complete {what} ({first_line(error)}); the wave "
-                    "is dropped, and no later one can move over this group"
-                ) from error
+                except RuntimeError as error:
+                    peers = {peer for _, peer in (*sends, *receives)}
+                    raise self._failed(what, peers, error) from error
             if part.faults:
                 raise part.faults[0]
             for row, digest in part.arrivals:

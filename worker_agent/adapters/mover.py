@@ -6,7 +6,7 @@ waits for a rank that waits for it. An expert travels as the bytes of its tensor
 the order of their names, and then the 16-byte digest that the sender's book has for it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,7 +43,10 @@ class Arrival:
 class RoundUnderWay:
     """What one rank has issued of a round."""
 
-    works: list[dist.Work] = field(default_factory=list[dist.Work])
+    works: list[tuple[dist.Work, int]] = field(default_factory=list[tuple[dist.Work, int]])
+    """Each with the peer that it is done with."""
+    peer: int = 0
+    """Of what is begun or waited for just now."""
     sent: list[Tensor] = field(default_factory=list[Tensor])
     """Digests on their way, kept until they have left."""
     arrivals: list[Arrival] = field(default_factory=list[Arrival])
@@ -88,17 +91,23 @@ class TorchMover(WeightsThread):
         under_way = RoundUnderWay()
         try:
             self._issue(lines, rows, under_way)
-            for work in under_way.works:
+            for work, peer in under_way.works:
+                under_way.peer = peer
                 work.wait()
         except RuntimeError as error:
-            raise TransferFailed(
-                f"rank {self.rank} could not complete {what} ({first_line(error)}); the wave is "
-                "dropped, and no later one can move over this group"
-            ) from error
+            raise self._failed(what, [under_way.peer], error) from error
         if under_way.faults:
             raise under_way.faults[0]
         for arrival in under_way.arrivals:
             self._verify(arrival.row, tensor_bytes(arrival.digest))
+
+    def _failed(self, what: str, peers: Iterable[int], error: RuntimeError) -> TransferFailed:
+        """Say which peers it failed with, one of which is gone or late."""
+        whom = " or ".join(f"rank {peer}" for peer in sorted(peers))
+        return TransferFailed(
+            f"rank {self.rank} could not complete {what} with {whom} ({first_line(error)}); the "
+            "wave is dropped, and no later one can move over this group"
+        )
 
     def _issue(
         self,
@@ -134,14 +143,24 @@ class TorchMover(WeightsThread):
         tensors, digest = self._take(line, under_way)
         under_way.sent.append(digest)
         for tensor, tag in _tagged(tensors, digest, index):
-            under_way.works.append(isend(as_bytes(tensor), to_rank, self._group, tag=tag))
+            self._give(as_bytes(tensor), to_rank, tag, under_way)
 
     def _receive(self, row: int, from_rank: int, index: int, under_way: RoundUnderWay) -> None:
         tensors = self.memory.staging(row)
         digest = torch.zeros(DIGEST_BYTES, dtype=torch.uint8)
         for tensor, tag in _tagged(tensors, digest, index):
-            under_way.works.append(irecv(as_bytes(tensor), from_rank, self._group, tag=tag))
+            self._await(as_bytes(tensor), from_rank, tag, under_way)
         under_way.arrivals.append(Arrival(row, digest))
+
+    def _give(self, content: Tensor, to_rank: int, tag: int, under_way: RoundUnderWay) -> None:
+        """Begin to send one tensor's bytes."""
+        under_way.peer = to_rank
+        under_way.works.append((isend(content, to_rank, self._group, tag=tag), to_rank))
+
+    def _await(self, content: Tensor, from_rank: int, tag: int, under_way: RoundUnderWay) -> None:
+        """Begin to receive one tensor's bytes."""
+        under_way.peer = from_rank
+        under_way.works.append((irecv(content, from_rank, self._group, tag=tag), from_rank))
 
 
 def _tagged(

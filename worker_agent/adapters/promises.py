@@ -6,7 +6,7 @@ the audits, which read slots against the book, see whether the engine brought it
 
 from worker_agent.adapters.mover import DIGEST_BYTES, Arrival, RoundUnderWay, TorchMover
 from worker_agent.adapters.sources import Line
-from worker_agent.adapters.torch_calls import bytes_tensor, irecv, isend
+from worker_agent.adapters.torch_calls import bytes_tensor
 
 __all__ = ["PromiseMover"]
 
@@ -30,9 +30,9 @@ class PromiseMover(TorchMover):
     def _send(self, line: Line, to_rank: int, index: int, under_way: RoundUnderWay) -> None:
         _, digest = self._take(line, under_way)
         under_way.sent.append(digest)
-        under_way.works.append(isend(digest, to_rank, self._group, tag=index))
+        self._give(digest, to_rank, index, under_way)
 
     def _receive(self, row: int, from_rank: int, index: int, under_way: RoundUnderWay) -> None:
         digest = bytes_tensor(bytes(DIGEST_BYTES))
-        under_way.works.append(irecv(digest, from_rank, self._group, tag=index))
+        self._await(digest, from_rank, index, under_way)
         under_way.arrivals.append(Arrival(row, digest))

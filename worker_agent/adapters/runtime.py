@@ -223,6 +223,8 @@ class Seat:
     """Whether a table may change alone, between two steps; not where a rule fixes replicas."""
     fault: EngineFault = no_fault
     """Says why the engine would carry an order out wrongly; None where it would not."""
+    link: DeviceLink | None = None
+    """How weights move from device to device; None: our own runtime's way, or through hosts."""
 
 
 def seat_of(runtime: MoeRuntime) -> Seat:
@@ -257,7 +259,7 @@ def link_of(seat: Seat) -> DeviceLink | None:
     runtime = seat.runtime
     device = runtime.device if isinstance(runtime, MoeRuntime) else None
     if device is None or device.moving is None:
-        return None
+        return seat.link
     return DeviceLink(device.moving, device.home, device.moving_lane)
 
 

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import cast
+from typing import Protocol, cast
 
 from moe_runtime.vllm import (
     CannotOwn,
@@ -17,9 +17,17 @@ from moe_runtime.vllm import (
     claim_of_setting,
 )
 from worker_agent.adapters.vllm.attachment import log
-from worker_agent.adapters.vllm.identity import VllmConfig
+from worker_agent.adapters.vllm.identity import CompilationConfig, ParallelConfig, VllmConfig
 
 __all__ = ["check_early", "require_one_balancer", "require_one_redundancy", "require_ownable"]
+
+
+class Chosen(Protocol):
+    """A member of one of vLLM's enums."""
+
+    name: str
+    value: object
+
 
 REFUSED = 2
 """Exit code of a start that was asked for what cannot be."""
@@ -61,6 +69,8 @@ def require_ownable(config: VllmConfig, taken: FactoryTaken) -> None:
             "vllm-ascend's xlite computes its MoE layers past vLLM's factory "
             "(additional_config xlite_graph_config.enabled)"
         )
+    reasons.extend(_compiled(config.compilation_config))
+    reasons.extend(_overlapped(config.parallel_config))
     if reasons:
         refused = CannotOwn(f"model {config.model_config.model}", reasons)
         if taken.options.unowned is Unowned.REFUSE:
@@ -109,6 +119,29 @@ SWITCHES = {
     "vllm": "vLLM's own balancer (--enable-eplb)",
     "vllm_ascend": "vllm-ascend's own loop (additional_config eplb_config.dynamic_eplb)",
 }
+
+
+def _compiled(compilation: CompilationConfig) -> Iterator[str]:
+    """Yield why a forward would not be run anew in every step."""
+    for name in ("mode", "cudagraph_mode"):
+        chosen = cast("Chosen | None", getattr(compilation, name, None))
+        if chosen is not None and chosen.value:
+            yield (
+                f"vLLM compiles or captures its forward (compilation_config {name}={chosen.name}), "
+                "which would not exchange tokens anew in every step: set --enforce-eager"
+            )
+
+
+def _overlapped(parallel: ParallelConfig) -> Iterator[str]:
+    """Yield why steps would not follow each other on the ranks that there were at the start."""
+    told = {
+        "enable_dbo": (True, "vLLM runs parts of a batch at the same time"),
+        "ubatch_size": (2, "vLLM runs parts of a batch at the same time"),
+        "enable_elastic_ep": (True, "ranks come and go while it serves"),
+    }
+    for name, (least, text) in told.items():
+        if int(getattr(parallel, name, 0)) >= least:
+            yield f"{text} (parallel_config {name}), which the runtime's steps do not know"
 
 
 def _balancers(config: VllmConfig) -> Iterator[tuple[str, str]]:

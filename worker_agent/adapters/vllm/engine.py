@@ -7,6 +7,7 @@ from eplb_service.domain.ids import IntArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership
 from moe_runtime.vllm import OwnedModel, place
+from worker_agent.adapters.chunked_mover import DeviceLink
 from worker_agent.adapters.memory import DigestBook
 from worker_agent.adapters.runtime import Seat, SlotsEngine
 
@@ -29,7 +30,7 @@ class VllmEngine(SlotsEngine):
 
 def seat_of(owned: OwnedModel) -> Seat:
     """Return the seat of a loaded model of vLLM."""
-    stack = owned.stack
+    stack, moving = owned.stack, owned.moving
     is_replicated = stack.ranks.is_replicated
     return Seat(
         stack,
@@ -43,5 +44,6 @@ def seat_of(owned: OwnedModel) -> Seat:
         ),
         engine=lambda book, rank: VllmEngine(owned, book, rank=rank),
         adapter="vllm",
+        link=None if moving is None else DeviceLink(moving.group, moving.home, moving.lane),
         ownership=Ownership.REPLICATED if is_replicated else Ownership.OWN,
     )
