@@ -113,34 +113,17 @@ def measure(
                 size=size,
                 watch=controller,
             )
-<<<<<<< HEAD
 
     with controlled() as controller:
         sent = asyncio.run(reports(controller))
-    return _figures(sent, controller.arrivals, num_deployments * size.num_ranks, num_reports)
-=======
-            sent = asyncio.run(_report(port, beside, report))
-            here.send("end")
-            arrivals: Arrivals = here.recv()
-        finally:
-            os.sched_setaffinity(0, cores)
-            server.join(_END_S)
-            if server.is_alive():
-                server.kill()
-                server.join(_END_S)
-    return _figures(sent, arrivals, num_deployments * size.num_ranks)
->>>>>>> main
+    return _figures(sent, controller.arrivals, num_deployments * size.num_ranks)
 
 
 def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:
     arrived = sent.keys() & arrivals.at_s.keys()
     took_s = np.array([arrivals.at_s[key] - sent[key] for key in arrived])
     lost = len(sent) - len(took_s)
-<<<<<<< HEAD
-    seconds = (WARM_UP + num_reports) * INTERVAL_S
-=======
     price_s = arrivals.cpu_s / max(1, len(arrivals.at_s))
->>>>>>> main
     return [
         Figure("agents", float(num_agents), ""),
         Figure("reports", float(len(sent)), ""),

@@ -131,14 +131,8 @@ def run(core: int, folder: Path, parent: Connection) -> None:
     asyncio.run(_serve(folder, parent))
 
 
-<<<<<<< HEAD
-async def _serve(folder: Path, parent: Connection) -> None:
-    awaited = Awaited()
-    settings = Settings(
-=======
 def _settings(folder: Path) -> Settings:
     return Settings(
->>>>>>> main
         store=StoreSettings(url=f"sqlite:///{folder / 'eplb.db'}"),
         planning=PlanningSettings(is_automatic=False),
         window=WindowSettings(
@@ -148,7 +142,7 @@ def _settings(folder: Path) -> Settings:
 
 
 async def _serve(folder: Path, parent: Connection) -> None:
-    arrivals = Arrivals()
+    awaited = Awaited()
     settings = _settings(folder)
     store = open_store(settings.store.url, deadline_s=settings.store.deadline_s)
     recorder = PrometheusRecorder()
@@ -172,14 +166,10 @@ async def _serve(folder: Path, parent: Connection) -> None:
     life = asyncio.create_task(controller.run(leading))
     await asyncio.to_thread(parent.recv)  # the measurement begins
     before_s, before_bytes = time.process_time(), resident()
-<<<<<<< HEAD
+    began_s, waited_s = time.monotonic(), waited()
     sent: frozenset[ReportKey] = await asyncio.to_thread(parent.recv)  # and ends
     await awaited.wait_for(sent, ARRIVAL_S)
     arrivals = awaited.arrivals
-=======
-    began_s, waited_s = time.monotonic(), waited()
-    await asyncio.to_thread(parent.recv)  # and ends
->>>>>>> main
     arrivals.cpu_s = time.process_time() - before_s
     arrivals.seconds = time.monotonic() - began_s
     arrivals.waited_s = waited() - waited_s
