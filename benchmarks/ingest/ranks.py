@@ -9,7 +9,7 @@ import grpc.aio
 from eplb.v1 import agent_pb2, agent_pb2_grpc
 
 from benchmarks.ingest.server import ReportKey
-from benchmarks.ingest.shape import K3, STEPS_PER_REPORT, Deployment, Size
+from benchmarks.ingest.shape import K3, SENT_EVERY, STEPS_PER_REPORT, Deployment, Size
 from eplb_service.wire.up import encode_up
 
 __all__ = ["INTERVAL_S", "Sent", "report_all"]
@@ -55,14 +55,15 @@ async def report_all(
     warm_up         reports before the first that is returned
     on_connected    called once all ranks are welcomed
     """
-    async with asyncio.timeout(_HELLO_S + (warm_up + num_reports) * INTERVAL_S * 4):
+    async with asyncio.timeout(_HELLO_S + (warm_up + num_reports + SENT_EVERY) * INTERVAL_S * 4):
         async with _connected(port, num_deployments, size) as groups:
             on_connected()
             everything: Sent = {}
             async with asyncio.TaskGroup() as tasks:
                 for index, agents in enumerate(groups):
-                    # Deployments do not know each other; spread over the interval, they cover it.
-                    offset_s = INTERVAL_S * index / len(groups)
+                    # Deployments do not know each other, and count steps of their own: spread over
+                    # the time from one report with sent counts to the next, they cover it.
+                    offset_s = SENT_EVERY * INTERVAL_S * index / len(groups)
                     tasks.create_task(_report(agents, offset_s, warm_up + num_reports, everything))
             await asyncio.sleep(INTERVAL_S)  # what was sent last arrives
     first_step = warm_up * STEPS_PER_REPORT

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, broken, table, write
-from benchmarks.ingest.measure import MIB, measure
+from benchmarks.ingest.measure import MIB, OTHERS, measure
 from benchmarks.ingest.ranks import INTERVAL_S
 from benchmarks.ingest.shape import SMALL
 from benchmarks.load import scaling
@@ -27,6 +27,8 @@ _GROWTH_MIB = 10.0
 """What windows of a fixed size may grow by in an hour."""
 _HELD_MIB = 48.0
 """Of 64 ranks: ten small reports of each, and three times what it sent to experts with replicas."""
+_QUIET = 0.1
+"""Share of the time that others may keep the core for delays to be the controller's own."""
 _SMALL = 64
 _FEW = 4
 _SLOWER = 3.0
@@ -83,6 +85,13 @@ def told(prefix: str, figures: Sequence[Figure]) -> list[Figure]:
     """Print figures as soon as they are there, and return them under a longer name."""
     named = [replace(figure, name=f"{prefix}{figure.name}") for figure in figures]
     print(table("load", named), flush=True)
+    kept = next((figure.value for figure in figures if figure.name == OTHERS), 0.0)
+    if kept > _QUIET:
+        print(
+            f"  other programs kept the controller's core for {kept:.0%} of the time: what was "
+            "late says little of it, the CPU time of a report does",
+            flush=True,
+        )
     return named
 
 

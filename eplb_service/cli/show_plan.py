@@ -48,6 +48,7 @@ def show_plan(view: ShownPlan) -> str:
             count(price.num_moves, "slot"),
             size(price.num_bytes) + f" in {count(transfers, 'transfer')}",
             count(len(plan.waves), "wave"),
+            *_takes(price.moving.whole_s),
         ),
         line("pay-back", *_payback(price)),
         line("heat", plan.heat_note or NO_DATA),
@@ -117,6 +118,12 @@ def _promise(view: ShownPlan) -> str:
             f"{figure(worst_after)} (layer {layer_after})"
         )
     return line("imbalance", f"mean {figure(before)} to {figure(after)}", worst)
+
+
+def _takes(seconds: float) -> Iterator[str]:
+    """How long a plan moves weights, once links were measured."""
+    if isfinite(seconds):
+        yield f"about {seconds:.0f} s" if seconds >= 10 else f"about {seconds:.2g} s"
 
 
 def _payback(price: Price) -> list[str]:

@@ -66,7 +66,7 @@ class OnTrial:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foresight:
-    """A forecast, and how far it has read; heat outlives cutovers, not the rank group."""
+    """A forecast, and how far it has read; what is expected outlives cutovers and rank groups."""
 
     forecast: Forecast
     incarnation: Incarnation

@@ -24,7 +24,8 @@ def _fed(deployment: Deployment) -> Foresight | None:
         deployment.windows,
     )
     if before is not None and before.incarnation != incarnation:
-        before = None
+        # The group is another one and counts from 0; the model and those who use it are the same.
+        before = replace(before, incarnation=incarnation, last_step=0)
     if windows is None:
         return before
     since = before.last_step if before else 0

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from eplb_service.controller.pricing import Timing, payback_steps, won_seconds
+from eplb_service.controller.pricing import Timing, moving, payback_steps, won_seconds
 from eplb_service.domain.errors import EplbError, InvalidPlacement, InvalidRequest, PlannerFailed
 from eplb_service.domain.heat import Heat, imbalance_where_held, mean_with_data
 from eplb_service.domain.ids import Epoch, FloatArray, array_bytes
-from eplb_service.domain.moves import align, busiest_transfers, crosses_ranks
+from eplb_service.domain.moves import align
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Cause, Plan, PlannedWave, Price
 from eplb_service.domain.rules import (
@@ -256,24 +256,24 @@ class Pricing:
         current = self._task.current
         moved = [wave.content.transfers for wave in waves]
         mean_before, mean_after = mean_with_data(before), mean_with_data(after)
-        remote = sum(int(crosses_ranks(transfers, current).sum()) for transfers in moved)
-        busiest = sum(busiest_transfers(transfers, current) for transfers in moved)
-        each = self._task.limits.bytes_per_expert
         known = self._task.timing
-        timing = replace(known, stall_s=known.stall_of(remote * each))
-        transfer_s = known.transfer_of(busiest * each)
+        each = self._task.limits.bytes_per_expert
+        costs = moving(moved, current, known, bytes_per_expert=each)
+        num_bytes = int(costs.num_bytes.sum())
+        timing = replace(known, stall_s=known.stall_of(num_bytes))
         return Price(
-            num_moves=sum(len(transfers) for transfers in moved),
-            num_bytes=remote * each,
+            num_moves=int(costs.num_moves.sum()),
+            num_bytes=num_bytes,
             imbalance_before=before,
             imbalance_after=after,
             payback_steps=payback_steps(
-                timing, before=mean_before, after=mean_after, transfer_s=transfer_s
+                timing, before=mean_before, after=mean_after, transfer_s=costs.whole_s
             ),
             step_s=timing.step_s,
             expert_s=timing.expert_s,
             won_s=won_seconds(timing, before=mean_before, after=mean_after),
             stall_s=timing.stall_s,
+            moving=costs,
         )
 
 

@@ -1,7 +1,19 @@
-"""What a plan wins and what it loses, in time. Pure."""
+"""What a plan wins and what it loses, in time. Pure.
 
+Axes    L MoE layers   M transfers
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 
+import numpy as np
+
+from eplb_service.domain.ids import IntArray
+from eplb_service.domain.moves import busiest_transfers, crosses_ranks
+from eplb_service.domain.placement import Placement
+from eplb_service.domain.plan import Moving
+from eplb_service.domain.wave import LAYER
 from eplb_service.policies.terms import PLAIN, Terms
 
 
@@ -30,18 +42,41 @@ class Timing:
         return num_bytes * self.lost_per_byte_s if self.lost_per_byte_s > 0 else self.stall_s
 
     def transfer_of(self, busiest_bytes: int) -> float:
-        """Seconds until a plan is in use whose busiest rank moves so much; 0: not measured.
+        """Seconds until a plan is in use whose busiest rank moves so much; NaN: not measured.
 
         >>> Timing(0.040, 0.012, 0.9, bytes_per_s=1e9).transfer_of(5 * 10**8)
         0.5
         """
-        return busiest_bytes / self.bytes_per_s if self.bytes_per_s > 0 else 0.0
+        return busiest_bytes / self.bytes_per_s if self.bytes_per_s > 0 else nan
+
+
+def moving(
+    waves: Sequence[IntArray], current: Placement, timing: Timing, *, bytes_per_expert: int
+) -> Moving:
+    """What waves of transfers move, layer by layer, and how long links take for it.
+
+    waves    [M, 4] transfers of each wave, as domain.moves lists them
+    """
+    num_layers, each = current.num_layers, bytes_per_expert
+    moved = np.concatenate([np.zeros((0, 4), np.int32), *waves])
+    is_remote = crosses_ranks(moved, current)
+    busiest = [
+        busiest_transfers(moved[moved[:, LAYER] == layer], current) for layer in range(num_layers)
+    ]
+    whole = sum(busiest_transfers(transfers, current) for transfers in waves)
+    return Moving(
+        num_moves=np.bincount(moved[:, LAYER], minlength=num_layers).astype(np.int64),
+        num_bytes=np.bincount(moved[is_remote, LAYER], minlength=num_layers) * each,
+        seconds=np.array([timing.transfer_of(one * each) for one in busiest]),
+        whole_s=timing.transfer_of(whole * each),
+    )
 
 
 def payback_steps(timing: Timing, *, before: float, after: float, transfer_s: float = 0.0) -> float:
     """Steps until the time won equals the time lost; infinite where nothing is won.
 
-    transfer_s    seconds from a plan's start until it is in use, in which nothing is won
+    transfer_s    seconds from a plan's start until it is in use, in which nothing is won; NaN where
+                  that is not known, and not counted
 
     >>> round(payback_steps(Timing(0.040, 0.012, 0.9), before=1.40, after=1.05))
     300
@@ -51,7 +86,8 @@ def payback_steps(timing: Timing, *, before: float, after: float, transfer_s: fl
     won_s = won_seconds(timing, before=before, after=after)
     if won_s <= 0:
         return 0.0 if timing.stall_s <= 0 else float("inf")
-    waited = transfer_s / timing.step_s if timing.step_s > 0 else 0.0
+    is_known = timing.step_s > 0 and not isnan(transfer_s)
+    waited = transfer_s / timing.step_s if is_known else 0.0
     return timing.stall_s / won_s + waited
 
 

@@ -6,7 +6,7 @@ Axes    L MoE layers
 from dataclasses import dataclass
 from enum import StrEnum
 
-from eplb_service.domain.ids import Digest, Epoch, FloatArray
+from eplb_service.domain.ids import CountArray, Digest, Epoch, FloatArray
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership, Shares, even_shares
 from eplb_service.domain.wave import WaveContent
@@ -58,6 +58,24 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Moving:
+    """What a plan moves, layer by layer, and how long that is expected to take.
+
+    No layers where a controller of the release before does not say.
+    """
+
+    num_moves: CountArray
+    """[L] slots that get another expert."""
+    num_bytes: CountArray
+    """[L] bytes that ranks send each other."""
+    seconds: FloatArray
+    """[L] that the layer's busiest rank sends, or receives; NaN where no link was measured yet."""
+    whole_s: float
+    """All waves, one after the other; less than the sum of layers where they travel together. NaN
+    where no link was measured yet."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Price:
     """What a plan costs and what it promises."""
 
@@ -79,6 +97,7 @@ class Price:
     """What each step is expected to win."""
     stall_s: float
     """What serving is expected to lose to the whole plan."""
+    moving: Moving
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -226,6 +226,8 @@ ASSERTED: dict[str, tuple[str, ...]] = {
         "tests/planning/test_draft.py::test_going_there_and_back_restores_every_slot",
     ),
     "F55 dry run": (
+        "tests/planning/test_draft.py::"
+        "test_f55_what_moves_is_told_by_layer_with_the_seconds_that_it_will_take",
         "tests/controller/test_desks.py::test_a_plan_changes_nothing_until_it_is_applied",
         "tests/controller/test_planner.py::"
         "test_f55_a_dry_run_leaves_a_line_that_says_so_and_nothing_else",

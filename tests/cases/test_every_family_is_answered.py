@@ -16,11 +16,9 @@ from tests.cases.trusted import TRUSTED
 ROOT = Path(__file__).resolve().parents[2]
 ASSERTED = {**OTHERS, **ENGINES, **TRUSTED}
 
-OPERATION = "For the people who run it: deploy, see, decide, act"
 TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
 ELSEWHERE: dict[str, str] = {
     "F42 the engine serves on without the rank": TRUST,
-    "F55 seconds that a plan will take, by layer": OPERATION,
 }
 """What of a family needs another issue's work, with that issue's subject."""
 

@@ -28,7 +28,7 @@ from eplb_service.controller.views import (
     StatusView,
     WindowView,
 )
-from eplb_service.domain.plan import Answer, Finding, Origin, Price, Verdict
+from eplb_service.domain.plan import Answer, Finding, Moving, Origin, Price, Verdict
 from eplb_service.protocol.messages import HaltStatus
 from eplb_service.server.admin_wire.plans import PlanSummary, ShownPlan, WaveSummary
 from tests.server import views
@@ -91,18 +91,10 @@ def shown_plan(answer: Answer = Answer.NO) -> ShownPlan:
         expert_s=0.012,
         won_s=0.003,
         stall_s=3.7212,
+        moving=Moving(np.array([124, 124, 0]), np.zeros(3, np.int64), np.full(3, 61.0), 122.0),
     )
-    plan = PlanSummary(
-        "7f3a",
-        "packing",
-        Origin.OPERATOR,
-        "evening peak",
-        41,
-        (wave, wave),
-        price,
-        "decode, 300",
-        "ada",
-    )
+    cause = (Origin.OPERATOR, "evening peak")
+    plan = PlanSummary("7f3a", "packing", *cause, 41, (wave, wave), price, "decode, 300", "ada")
     findings = (
         Finding("min_gain", Answer.YES, "the mean falls by 70 %"),
         Finding("move_budget", answer, "248 moves exceed the budget of 96"),
@@ -185,7 +177,7 @@ def test_a_plan_shows_promise_price_and_verdict() -> None:
         """
         plan 7f3a   epoch 41 to 43   policy packing   drafted
         imbalance    mean 3.50 to 1.05   worst 4.20 to 1.16 (layer 0)
-        moves        248 slots   10.7 GiB in 248 transfers   2 waves
+        moves        248 slots   10.7 GiB in 248 transfers   2 waves   about 122 s
         pay-back     after 1240 steps   3.00 of 40.0 ms won a step, 12.0 ms experts, 3721.2 ms lost
         heat         decode, 300
         verdict      no   move_budget: 248 moves exceed the budget of 96

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from math import nan
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from eplb_service.domain.deployment import (
 )
 from eplb_service.domain.ids import NO_DIGEST, Epoch, Generation, Incarnation, Revision
 from eplb_service.domain.placement import Placement, placement_from_ranks
-from eplb_service.domain.plan import Cause, Origin, Plan, PlannedWave, Price
+from eplb_service.domain.plan import Cause, Moving, Origin, Plan, PlannedWave, Price
 from eplb_service.domain.shares import Ownership, ShareName, even_shares, table_digest
 from eplb_service.domain.wave import WaveContent
 from eplb_service.protocol.messages import (
@@ -125,6 +126,7 @@ def plan(*placements: Placement, plan_id: str = "p1") -> Plan:
             expert_s=0.02,
             won_s=0.01,
             stall_s=0.1,
+            moving=Moving(np.array([2]), np.array([200]), np.array([nan]), nan),
         ),
         heat_note="none",
     )

@@ -172,7 +172,7 @@ async def test_f66_idle_cycles_and_dry_runs_keep_nothing_for_ever() -> None:
         await cycles.run(20)
         gc.collect()
         before = len(gc.get_objects())
-        await cycles.run(2_000)
+        await cycles.run(10_000)
         gc.collect()
         assert len(gc.get_objects()) < before + 200
 

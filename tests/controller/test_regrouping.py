@@ -5,9 +5,14 @@ import pytest
 
 from eplb_service.controller.gauges import show
 from eplb_service.controller.machine_state import RankGreeted
-from eplb_service.controller.views import PlanView
-from eplb_service.domain.errors import InvalidReport, RegistrationRefused, UnknownDeployment
+from eplb_service.controller.views import NothingView, PlanView
+from eplb_service.domain.errors import (
+    InvalidReport,
+    RegistrationRefused,
+    UnknownDeployment,
+)
 from eplb_service.domain.placement import placement_from_ranks
+from eplb_service.load.forecast import first_forecast
 from eplb_service.protocol.messages import CutOver, Welcome, Word
 from eplb_service.settings.tree import RegistrationSettings
 from eplb_service.store.memory import MemoryStore
@@ -98,3 +103,27 @@ async def next_word(o: Office, rank: int) -> Word:
     while not o.ranks[rank].words:
         agree(o.ranks)
     return o.ranks[rank].words.pop(0)
+
+
+async def test_f41_balancing_begins_anew_after_a_full_window_with_the_last_load_as_prior() -> None:
+    async with office() as o:
+        await ready(o)
+        await o.controller.acts.rebalance(act(), ANY)
+        await o.settle()
+        deployment = o.controller.registry.find("")
+        before = deployment.foresight
+        assert before is not None
+        await o.register(THREE, incarnation=2)
+        early = await o.controller.acts.rebalance(act("2"), ANY)
+        assert isinstance(early, NothingView)
+        assert early.reason == "insufficient_samples"
+        # Seen in the new group: expert 0 is no hotter than the others, of a tenth as many tokens.
+        o.report(np.array([[10, 20, 20, 20, 10, 0]], dtype=np.int64))
+        await o.controller.acts.rebalance(act("3"), ANY)
+        found = deployment.foresight
+        assert found is not None
+        assert found.incarnation == 2
+        share = np.exp(found.forecast.log_share[0])
+        seen = np.exp(first_forecast(np.array([[20.0, 20.0, 20.0, 20.0]])).log_share[0])
+        prior = np.exp(before.forecast.log_share[0])
+        assert seen[0] < share[0] < prior[0], "what was expected is where the new count begins"

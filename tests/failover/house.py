@@ -22,14 +22,19 @@ MOST_STEPS = 20_000
 
 
 class House:
-    """All of it; `close` ends every process, whatever happened."""
+    """All of it; `close` ends every process, whatever happened.
 
-    def __init__(self, folder: Path) -> None:
+    url    of a Redis server that is there already; empty: a file in `folder`
+    """
+
+    def __init__(self, folder: Path, url: str = "") -> None:
         store = folder / "eplb.db"
+        more = {"store": {"url": url, "deadline_s": 2.0}} if url else {}
         self.controllers: list[ControllerProcess] = []
         for name in ("one", "other"):
             (folder / name).mkdir()
-            self.controllers.append(ControllerProcess(folder / name, store=store, leading=LEADING))
+            controller = ControllerProcess(folder / name, store=store, leading=LEADING, more=more)
+            self.controllers.append(controller)
         self.leader, self.standby = self.controllers
         self.group: Group | None = None
         try:

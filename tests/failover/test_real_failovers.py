@@ -1,18 +1,24 @@
 """A standby takes over from a leader that was killed, and from one that was only stopped."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from tests.failover.house import House
+from tests.store.redis_server import RedisServer
 
 
-@pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
-    with closing(House(tmp_path)) as one:
-        yield one
+@pytest.fixture(params=["sqlite", "redis"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    with ExitStack() as stack:
+        url = ""
+        if request.param == "redis":
+            server = RedisServer(tmp_path)
+            stack.callback(server.kill)
+            url = server.url
+        yield stack.enter_context(closing(House(tmp_path, url)))
 
 
 @pytest.mark.processes

@@ -6,11 +6,13 @@ import os
 import pytest
 
 from eplb_service.controller.planning import draft
-from eplb_service.domain.errors import PlannerFailed, PlannerTimeout
+from eplb_service.controller.sharing import propose
+from eplb_service.domain.errors import InvalidTable, PlannerFailed, PlannerTimeout
 from eplb_service.domain.plan import Plan
 from eplb_service.host.planner_ray import RayPlanRunner
 from tests.host.planted import hot_task
 from tests.host.processes import await_so, descendants, named
+from tests.host.shares import share_task
 
 pytestmark = [
     pytest.mark.ray,
@@ -61,3 +63,13 @@ async def test_a_policy_that_takes_the_process_away_fails_the_plan() -> None:
 def drawing() -> list[int]:
     """Workers of our Ray that draw a plan now; Ray names a process by its task."""
     return [pid for pid in descendants(os.getpid()) if "draw_plan" in named(pid)]
+
+
+async def test_shares_are_those_that_are_drawn_here_and_a_refusal_keeps_its_name() -> None:
+    here = propose(share_task())
+    there = await RayPlanRunner().share(share_task(), deadline_s=IN_TIME_S)
+    assert here is not None
+    assert there is not None
+    assert there.shares.tables.tolist() == here.shares.tables.tolist()
+    with pytest.raises(InvalidTable):
+        await RayPlanRunner().share(share_task(-1.0, 1.0, 1.0, 1.0), deadline_s=IN_TIME_S)

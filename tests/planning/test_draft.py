@@ -99,6 +99,26 @@ def test_the_price_of_a_plan_follows_what_moving_has_cost_and_how_fast_links_wer
     assert price.payback_steps == pytest.approx(price.stall_s / price.won_s + waited)
 
 
+def test_f55_what_moves_is_told_by_layer_with_the_seconds_that_it_will_take() -> None:
+    current = layers_of(*[[[0, 1, 2], [3, 4, 5], [0, 1, 2]]] * 3, num_experts=6)
+    task = task_of(current, HEAT * 3, "packing", layers=(0, 2))
+    assert np.isnan(drawn(draft(task)).price.moving.seconds).all()
+    task = replace(task, timing=replace(task.timing, bytes_per_s=1e9))
+    plan = drawn(draft(task))
+    price, each = plan.price, 44 * 2**20
+    moved = np.concatenate([wave.content.transfers for wave in plan.waves])
+    assert price.moving.num_moves.tolist() == np.bincount(moved[:, 0], minlength=3).tolist()
+    assert price.moving.num_moves[1] == 0 < price.moving.num_moves[0]
+    assert price.moving.num_moves.sum() == price.num_moves
+    assert price.moving.num_bytes.sum() == price.num_bytes
+    ranks = CURRENT.layout.rank_of_slot()
+    for layer in range(3):
+        own = moved[moved[:, 0] == layer]
+        busiest = max((np.bincount(ranks[own[:, s]]).max() for s in (2, 3) if len(own)), default=0)
+        assert price.moving.seconds[layer] == pytest.approx(busiest * each / 1e9)
+    assert 0 < price.moving.whole_s <= price.moving.seconds.sum() + 1e-9
+
+
 def test_the_layers_asked_for_are_the_only_ones_that_change() -> None:
     current = layers_of(*[[[0, 1, 2], [3, 4, 5], [0, 1, 2]]] * 3, num_experts=6)
     plan = drawn(draft(task_of(current, HEAT * 3, "packing", layers=(1,))))

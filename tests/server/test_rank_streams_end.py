@@ -100,6 +100,27 @@ async def test_a_rank_that_takes_no_words_loses_its_stream(served: Served) -> No
             await _read_all(rank)
 
 
+async def test_a_rank_that_takes_no_words_keeps_none_from_another(served: Served) -> None:
+    """F66: a slow consumer costs itself its stream; what others are told does not wait for it."""
+    slow = RankClient(served.channel)
+    await slow.greet()
+    async with grpc.aio.insecure_channel(
+        f"127.0.0.1:{served.port}", options=[("grpc.use_local_subchannel_pool", 1)]
+    ) as channel:
+        quick = RankClient(channel)
+        await quick.greet(words.a_hello(rank=1))
+        of_slow, of_quick = served.ranks.links
+        number = 0
+        async with asyncio.timeout(20):
+            while not of_slow.is_closed.is_set():
+                number += 1
+                of_slow.outbox.send(words.a_large_welcome())
+                of_quick.outbox.send(a_resume(number))
+                assert await quick.hear() == a_resume(number)
+        assert number > 8, "the slow one's outbox was filled while the other heard every word"
+        assert not of_quick.is_closed.is_set()
+
+
 async def _read_all(rank: RankClient) -> None:
     for _ in range(1_000):
         await rank.call.read()

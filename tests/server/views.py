@@ -25,6 +25,7 @@ from eplb_service.domain.plan import (
     Answer,
     Cause,
     Finding,
+    Moving,
     Origin,
     Plan,
     PlannedWave,
@@ -121,7 +122,9 @@ def a_plan() -> PlanView:
     """A plan of one wave, throttled."""
     placement, order = words.a_placement(), words.an_order()
     wave = PlannedWave(order.content, placement, Ownership.OWN)
-    price = Price(2, 2_000, np.array([1.5, nan]), np.array([1.0, nan]), inf, 0.04, 0.012, 0.0, 0.9)
+    moving = Moving(np.array([2, 0]), np.array([2_000, 0]), np.array([0.5, nan]), 0.5)
+    before, after = np.array([1.5, nan]), np.array([1.0, nan])
+    price = Price(2, 2_000, before, after, inf, 0.04, 0.012, 0.0, 0.9, moving)
     plan = Plan(
         plan_id="7f3a",
         policy="packing",

@@ -18,6 +18,7 @@ from eplb_service.server.status import CODE_KEY
 from tests.host.processes import await_so, descendants, free_port, is_alive
 from tests.system.rank import AGREE_EVERY
 
+SERVICE = "eplb_service.host.main"
 START_S = 60.0
 END_S = 20.0
 CALL_S = 30.0
@@ -35,6 +36,7 @@ class ControllerProcess:
     store      its file; None: one in `folder`
     leading    settings of who leads; None: the defaults
     more       further sections of settings
+    main       module that is run as the program
     """
 
     def __init__(
@@ -46,10 +48,12 @@ class ControllerProcess:
         leading: Mapping[str, bool | float] | None = None,
         port: int | None = None,
         more: Mapping[str, object] | None = None,
+        main: str = SERVICE,
     ) -> None:
         self.port = port or free_port()
         self.store = store or folder / "eplb.db"
         self._verb = verb
+        self.main = main
         self._config = folder / "settings.json"
         told = settings(self.port, self.store) | {"leading": dict(leading or {})} | dict(more or {})
         self._config.write_text(json.dumps(told))
@@ -69,7 +73,7 @@ class ControllerProcess:
 
     def launch(self) -> None:
         """Start it; one that stands by may not lead for long."""
-        command = [sys.executable, "-m", "eplb_service.host.main", self._verb]
+        command = [sys.executable, "-m", self.main, self._verb]
         log = self._log.open("ab")
         self._before = self._log.stat().st_size
         with log:

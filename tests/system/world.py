@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import median
 
-from tests.system.controller import ControllerProcess, Operator
+from tests.system.controller import SERVICE, ControllerProcess, Operator
 from tests.system.group import Group, seconds_of
 from tests.system.proxy import Proxy
 from tests.system.rank import NUM_RANKS
@@ -19,6 +19,7 @@ class World:
 
     store    the controller's file; None: one in `folder`
     hosts    [N] loopback addresses at which each rank finds its own way to the controller
+    main     module of the controller's program
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class World:
         *,
         store: Path | None = None,
         hosts: Sequence[str] = ("127.0.0.1",) * NUM_RANKS,
+        main: str = SERVICE,
     ) -> None:
-        self.controller = ControllerProcess(folder, verb, store=store)
+        self.controller = ControllerProcess(folder, verb, store=store, main=main)
         self.proxies = [Proxy(("127.0.0.1", self.controller.port), host) for host in hosts]
         self.operator = Operator(self.controller.port)
         self.group: Group | None = None

@@ -7,15 +7,17 @@ megabytes for a large model, and nobody reads them. What travels is a PlanSummar
 """
 
 from dataclasses import dataclass
+from math import nan
 
+import numpy as np
 from eplb.v1 import admin_pb2
 
 from eplb_service.controller.records import HistoryEntry
 from eplb_service.controller.views import HistoryView, NothingView, PlanView, RunView
 from eplb_service.domain.errors import InvalidRequest
 from eplb_service.domain.ids import IntArray
-from eplb_service.domain.plan import Answer, Finding, Origin, Plan, Price, Verdict
-from eplb_service.wire.matrix import decode_floats, decode_ints, encode_matrix
+from eplb_service.domain.plan import Answer, Finding, Moving, Origin, Plan, Price, Verdict
+from eplb_service.wire.matrix import decode_counts, decode_floats, decode_ints, encode_matrix
 from eplb_service.wire.scalars import EnumTable, require
 
 ORIGIN = EnumTable(
@@ -31,6 +33,10 @@ ANSWER = EnumTable(
         Answer.NO: admin_pb2.ANSWER_NO,
     }
 )
+
+NO_LAYERS = np.zeros(0, np.int64)
+UNTOLD = Moving(NO_LAYERS, NO_LAYERS, np.zeros(0), nan)
+"""Of a controller of the release before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,6 +248,12 @@ def _encode_price(price: Price) -> admin_pb2.PriceView:
         expert_s=price.expert_s,
         won_s=price.won_s,
         stall_s=price.stall_s,
+        moving=admin_pb2.MovingView(
+            num_moves=encode_matrix(price.moving.num_moves),
+            num_bytes=encode_matrix(price.moving.num_bytes),
+            seconds=encode_matrix(price.moving.seconds),
+            whole_s=price.moving.whole_s,
+        ),
     )
 
 
@@ -256,6 +268,16 @@ def _decode_price(message: admin_pb2.PriceView) -> Price:
         expert_s=message.expert_s,
         won_s=message.won_s,
         stall_s=message.stall_s,
+        moving=_decode_moving(message.moving) if message.HasField("moving") else UNTOLD,
+    )
+
+
+def _decode_moving(message: admin_pb2.MovingView) -> Moving:
+    return Moving(
+        num_moves=decode_counts(message.num_moves, "num_moves", axes=1),
+        num_bytes=decode_counts(message.num_bytes, "num_bytes", axes=1),
+        seconds=decode_floats(message.seconds, "seconds", axes=1),
+        whole_s=message.whole_s,
     )
 
 

@@ -1134,6 +1134,7 @@ class PriceView(google.protobuf.message.Message):
     EXPERT_S_FIELD_NUMBER: builtins.int
     WON_S_FIELD_NUMBER: builtins.int
     STALL_S_FIELD_NUMBER: builtins.int
+    MOVING_FIELD_NUMBER: builtins.int
     num_moves: builtins.int
     """Slots that get another expert."""
     num_bytes: builtins.int
@@ -1156,6 +1157,10 @@ class PriceView(google.protobuf.message.Message):
     def imbalance_after(self) -> eplb.v1.types_pb2.Matrix:
         """[L] float64, peak over mean after, predicted."""
 
+    @property
+    def moving(self) -> Global___MovingView:
+        """What moves, layer by layer; the release before does not say."""
+
     def __init__(
         self,
         *,
@@ -1168,11 +1173,49 @@ class PriceView(google.protobuf.message.Message):
         expert_s: builtins.float = ...,
         won_s: builtins.float = ...,
         stall_s: builtins.float = ...,
+        moving: Global___MovingView | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["expert_s", b"expert_s", "imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before", "num_bytes", b"num_bytes", "num_moves", b"num_moves", "payback_steps", b"payback_steps", "stall_s", b"stall_s", "step_s", b"step_s", "won_s", b"won_s"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before", "moving", b"moving"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["expert_s", b"expert_s", "imbalance_after", b"imbalance_after", "imbalance_before", b"imbalance_before", "moving", b"moving", "num_bytes", b"num_bytes", "num_moves", b"num_moves", "payback_steps", b"payback_steps", "stall_s", b"stall_s", "step_s", b"step_s", "won_s", b"won_s"]) -> None: ...
 
 Global___PriceView: typing_extensions.TypeAlias = PriceView
+
+@typing.final
+class MovingView(google.protobuf.message.Message):
+    """What a plan moves, layer by layer, and how long that is expected to take."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUM_MOVES_FIELD_NUMBER: builtins.int
+    NUM_BYTES_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    WHOLE_S_FIELD_NUMBER: builtins.int
+    whole_s: builtins.float
+    """Seconds of all waves, one after the other; NaN where not measured."""
+    @property
+    def num_moves(self) -> eplb.v1.types_pb2.Matrix:
+        """[L] int64, slots that get another expert."""
+
+    @property
+    def num_bytes(self) -> eplb.v1.types_pb2.Matrix:
+        """[L] int64, bytes that ranks send each other."""
+
+    @property
+    def seconds(self) -> eplb.v1.types_pb2.Matrix:
+        """[L] float64, seconds that the layer's busiest rank sends, or receives; NaN where not measured."""
+
+    def __init__(
+        self,
+        *,
+        num_moves: eplb.v1.types_pb2.Matrix | None = ...,
+        num_bytes: eplb.v1.types_pb2.Matrix | None = ...,
+        seconds: eplb.v1.types_pb2.Matrix | None = ...,
+        whole_s: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["num_bytes", b"num_bytes", "num_moves", b"num_moves", "seconds", b"seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["num_bytes", b"num_bytes", "num_moves", b"num_moves", "seconds", b"seconds", "whole_s", b"whole_s"]) -> None: ...
+
+Global___MovingView: typing_extensions.TypeAlias = MovingView
 
 @typing.final
 class Finding(google.protobuf.message.Message):
