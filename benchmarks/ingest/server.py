@@ -164,6 +164,19 @@ async def _serve(folder: Path, parent: Connection) -> None:
         parent.send(Ports(port, metrics.port))
 
     life = asyncio.create_task(controller.run(leading))
+    arrivals = await _measured(parent, awaited)
+    arrivals.num_rejected = sum(d.num_rejected for d in controller.registry.all())
+    parent.send(arrivals)
+    life.cancel()
+    await asyncio.wait({life})
+    await server.stop()
+    await asyncio.to_thread(metrics.close)
+    await asyncio.to_thread(store.close)
+    runner.close()
+
+
+async def _measured(parent: Connection, awaited: Awaited) -> Arrivals:
+    """What arrives between two words of the parent, and what it costs."""
     await asyncio.to_thread(parent.recv)  # the measurement begins
     before_s, before_bytes = time.process_time(), resident()
     began_s, waited_s = time.monotonic(), waited()
@@ -175,14 +188,7 @@ async def _serve(folder: Path, parent: Connection) -> None:
     arrivals.waited_s = waited() - waited_s
     arrivals.resident_bytes = resident()
     arrivals.grown_bytes = arrivals.resident_bytes - before_bytes
-    arrivals.num_rejected = sum(d.num_rejected for d in controller.registry.all())
-    parent.send(arrivals)
-    life.cancel()
-    await asyncio.wait({life})
-    await server.stop()
-    await asyncio.to_thread(metrics.close)
-    await asyncio.to_thread(store.close)
-    runner.close()
+    return arrivals
 
 
 def waited() -> float:
