@@ -54,8 +54,8 @@ _MEGA_MOE = "cann_ops_transformer"
 """A package of its own, which may be there without `_C_ascend`, or the other way round."""
 _FUSING = ("910B", "910_93")
 """The families for which npu_dequant_swiglu_quant is documented, as their chips are called."""
-_CUSTOM = ("dispatch_ffn_combine", "npu_dequant_swiglu_quant")
-"""Of `_C_ascend`, which comes with vllm-ascend: what fused MC2 and fused experts would need."""
+_CUSTOM = ("dispatch_ffn_combine",)
+"""Of `_C_ascend`, which comes with vllm-ascend: what fused MC2 needs."""
 
 
 def open_npu(index: int) -> tuple[NpuBackend, Installation]:
@@ -75,7 +75,7 @@ def open_npu(index: int) -> tuple[NpuBackend, Installation]:
         raise NpuKernelMissing(", ".join(gone), reason=f"torch_npu {version} does not have them")
     torch_npu.npu.set_device(index)
     soc = str(torch_npu.npu.get_device_name(index))
-    door = NpuDoor(torch.ops.npu, torch.device("npu", index))
+    door = NpuDoor(torch.ops.npu, torch.device("npu", index), torch.ops._C_ascend)
     fuses = any(family in soc for family in _FUSING)
     backend = NpuBackend310(door) if "310P" in soc else NpuBackend(door, fuses)
     return backend, Installation(version, soc, custom_operators(_CUSTOM), found, mega_moe())

@@ -66,13 +66,14 @@ class Given:
             raise self.refusal(name, got=f"{len(inside)} tensors", expected="a list of one")
         return self.tensor(name, *shape, dtypes=dtypes, inside=inside[0])
 
-    def axes(self, name: str) -> int:
-        """Return how many axes the tensor in a list of one has; 0 for anything else."""
-        match self.arguments[name]:
-            case [Tensor() as inside]:
-                return inside.ndim
-            case _:
-                return 0
+    def each(self, name: str, *shape: int | None, dtypes: Sequence[torch.dtype]) -> list[Tensor]:
+        """Return the tensors of a list of one or more, all of one dtype and of that shape."""
+        value = self.arguments[name]
+        if not isinstance(value, list) or not value:
+            raise self.refusal(name, got="no list, or an empty one", expected="a list of tensors")
+        inside = cast("list[object]", value)
+        first = self.tensor(name, *shape, dtypes=dtypes, inside=inside[0])
+        return [self.tensor(name, *shape, dtypes=(first.dtype,), inside=one) for one in inside]
 
     def one_of(self, **allowed: tuple[object, ...]) -> None:
         """Refuse arguments that are none of the values given for them; True is not 1 here."""

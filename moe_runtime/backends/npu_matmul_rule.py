@@ -121,7 +121,7 @@ def _scales_of_groups(
 ) -> None:
     """Refuse all but [S, B], or [S, G, B] with groups that divide the input."""
     num_slots, width_in, words = weight.shape
-    if given.axes(name) == 2:
+    if _axes(given, name) == 2:
         given.only(name, num_slots, 8 * words, dtypes=dtypes)
         return
     scales = given.only(name, num_slots, None, 8 * words, dtypes=dtypes)
@@ -129,6 +129,15 @@ def _scales_of_groups(
         raise given.refusal(
             name, got=f"{scales.shape[1]} groups", expected=f"groups that divide {width_in}"
         )
+
+
+def _axes(given: Given, name: str) -> int:
+    """Return how many axes the tensor in a list of one has; 0 for anything else."""
+    match given.arguments[name]:
+        case [Tensor() as inside]:
+            return inside.ndim
+        case _:
+            return 0
 
 
 def _blocks(given: Given, x: Tensor, weight: Tensor, *, elements: int | None) -> None:

@@ -33,6 +33,8 @@ _LANE = 32
 _MOST_EXPERTS = 10240
 _MOST_PER_TOKEN = 512
 _SWIGLU_LANE = 64
+_FRACTAL = {torch.int8: (16, 32), torch.bfloat16: (16, 16), torch.float16: (16, 16)}
+"""Rows and columns of a piece of a matrix in FRACTAL_NZ."""
 _MOST_ACTIVATED = 10496
 
 
@@ -134,6 +136,18 @@ def _token_unpermute(given: Given) -> None:
     given.one_of(padded_mode=(False,), restore_shape=(None,))
 
 
+def _format_cast(given: Given) -> None:
+    x = given.tensor("input", None, None, dtypes=(*_HALVES, torch.int8))
+    rows, columns = _FRACTAL[x.dtype]
+    if not x.numel() or x.shape[0] % rows or x.shape[1] % columns:
+        raise given.refusal(
+            "input",
+            got=f"{tuple(x.shape)} of {x.dtype}",
+            expected=f"multiples of {rows} by {columns}, which are not padded",
+        )
+    given.one_of(acl_format=(29,), customize_dtype=(None,))
+
+
 def _dequant_swiglu_quant(given: Given) -> None:
     x = given.tensor("x", None, None, dtypes=(torch.bfloat16,))
     if x.shape[1] % (2 * _SWIGLU_LANE) or not 0 < x.shape[1] <= 2 * _MOST_ACTIVATED:
@@ -189,6 +203,7 @@ RULES: MappingProxyType[str, Rule] = MappingProxyType(
             glu_alpha glu_bias""",
             _dequant_swiglu_quant,
         ),
+        "npu_format_cast": _rule("input acl_format customize_dtype", _format_cast),
         "npu_moe_token_unpermute": _rule(
             "permuted_tokens sorted_indices probs padded_mode restore_shape", _token_unpermute
         ),

@@ -19,6 +19,8 @@ What an exchange refuses is in `exchange_errors`.
       UnreadableRows        rows arrived in a form that the experts' format does not read
       MomentMissed          work waits for a moment of the routed part that was never marked
       DummyStepWithTokens   a dummy step brought token rows
+      NoGradients           tokens or logits want a gradient, which nothing here computes
+      StepsOverlap          a step, or a change, while another one is going on
       ExchangeFailed        a collective of the exchange did not complete
 
 `code` is stable: it is logged and counted. The text is for people.
@@ -39,8 +41,10 @@ __all__ = [
     "MissingTokenIds",
     "MoeError",
     "MomentMissed",
+    "NoGradients",
     "ShapeMismatch",
     "StaleTable",
+    "StepsOverlap",
     "TokenIdOutOfRange",
     "UnknownActivation",
     "UnplacedExpert",
@@ -236,6 +240,31 @@ class DummyStepWithTokens(MoeError):
         super().__init__(
             f"rank {rank} announced a dummy step with {num_rows} token rows, expected none; "
             "the step was not started"
+        )
+
+
+class NoGradients(MoeError):
+    """Tokens or logits want a gradient."""
+
+    code = "no_gradients"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} wants a gradient, but this runtime infers only: its output would have none; "
+            "detach it, or step under torch.no_grad; the step was not started"
+        )
+
+
+class StepsOverlap(MoeError):
+    """Something that must be alone was called while a step, or a change, is going on."""
+
+    code = "steps_overlap"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} was called while a step or a change of this runtime, or a step over its "
+            "group, is going on; both would read what is half changed, or each other's rows, so "
+            "this one was not started"
         )
 
 

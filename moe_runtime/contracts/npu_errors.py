@@ -6,6 +6,7 @@ NpuCallRefused        a call that an Ascend operator is not documented to take
 NpuKernelMissing      an operator, or a pairing of formats, that this installation does not have
 UnknownDevice         a name that no device has
 CommunicatorShared    communicators for different purposes that turn out to be one
+RowsLost              a fused operator computed other rows than it was sent
 WrongMemory           a batch in another memory than that of the device that computes it
 """
 
@@ -18,6 +19,7 @@ __all__ = [
     "NpuCallRefused",
     "NpuKernelMissing",
     "NpuUnavailable",
+    "RowsLost",
     "UnknownDevice",
     "WrongMemory",
 ]
@@ -55,6 +57,18 @@ class NpuKernelMissing(MoeError):
     def __init__(self, what: str, *, reason: str) -> None:
         self.what = what
         super().__init__(f"{what} has no Ascend operator here: {reason}; nothing was computed")
+
+
+class RowsLost(MoeError):
+    """A fused operator computed other rows than it was sent."""
+
+    code = "rows_lost"
+
+    def __init__(self, *, counted: Sequence[int], sent: Sequence[int]) -> None:
+        super().__init__(
+            f"slots computed {list(counted)} rows and were sent {list(sent)}; a fused operator "
+            "drops what it has no place for, so this step is lost"
+        )
 
 
 class UnknownDevice(MoeError):

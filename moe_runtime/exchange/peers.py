@@ -135,6 +135,11 @@ class GroupPeers:
         self._deadline_s = deadline_s
 
     @property
+    def group(self) -> dist.ProcessGroup | None:
+        """The group itself; None is the default one."""
+        return self._group
+
+    @property
     def rank(self) -> int:
         """This rank's number in the group."""
         return self._rank

@@ -117,6 +117,8 @@ def _fused_operator(asked: Asked) -> Iterator[str]:
         return
     if asked.format not in {*_INTEGERS, WeightFormat.UNQUANTISED}:
         yield "fused MC2 reads W8A8, W4A8 and unquantised weights only"
+    if asked.dtype is torch.float32:
+        yield "fused MC2 takes bfloat16 and float16 rows only"
     if asked.activation != _PLAIN_SWIGLU:
         yield f"fused MC2 computes SwiGLU, not {asked.activation}"
     if asked.limited and asked.format is WeightFormat.UNQUANTISED:
@@ -145,8 +147,8 @@ def _not_built(asked: Asked) -> Iterator[str]:
     """What operators could do, and the Ascend backend has no call for."""
     if asked.device is DeviceKind.CPU:
         return
-    if asked.mode == _FUSED:
-        yield "fused MC2 is not built: its custom operators are only probed"
+    if asked.mode == _FUSED and asked.format is WeightFormat.W4A8:
+        yield "fused MC2 of W4A8 is not built: how its operator groups scales has no text"
     if asked.format in _IN_OWN_LAYOUT:
         yield (
             f"{asked.format.value} weights are not built: operators read them in the device's own "

@@ -20,6 +20,7 @@ from moe_runtime.experts.lora import Adapted, Unadapted, adapters_of_rows
 from moe_runtime.experts.mlp import compute_grouped
 from moe_runtime.formats.fusing import by_fused_scales, plain_of
 from moe_runtime.layer.given import LayerAdapters, LayerMaths, RankState
+from moe_runtime.layer.passage import Lent
 from moe_runtime.placement.slots import EMPTY
 
 __all__ = ["RankExperts"]
@@ -46,10 +47,10 @@ class RankExperts:
         """[N, S] of each call."""
         self.seconds = 0.0
 
-    def run(self, dispatched: Dispatched[C]) -> Computed[C]:
+    def __call__(self, dispatched: Dispatched[C]) -> Computed[C]:
         """Run every row through the expert of its slot."""
         maths = self._maths
-        self._refuse_wrong_slots(dispatched, rank=self._view.rank)
+        self._refuse_wrong_slots(dispatched.claimed_NS, rank=self._view.rank)
         self.received.append(dispatched.received_NS)
         started = maths.clock()
         computed = compute_grouped(
@@ -63,6 +64,18 @@ class RankExperts:
         self.timeline.mark(Moment.COMBINE)
         self.seconds += maths.clock() - started
         return computed
+
+    def lend(self, received_NS: Tensor, claimed_NS: Tensor) -> Lent:
+        """Give the experts to an operator that computes all rows by itself.
+
+        Raises EmptySlotReached or StaleTable unless each slot holds whom its rows are for.
+        """
+        self._refuse_wrong_slots(claimed_NS, rank=self._view.rank)
+        self.received.append(received_NS)
+        # The operator tells of nothing on its way, so work beside it may begin with it.
+        for moment in (Moment.DOWN, Moment.COMBINE):
+            self.timeline.mark(moment)
+        return Lent(self._slots.weights(self._layer), self._maths.activation)
 
     def _weights(self, dispatched: Dispatched[C]) -> ReadableWeights:
         """Return the experts as the exchange that brought the rows has them computed."""
@@ -83,11 +96,11 @@ class RankExperts:
             self._maths.backend,
         )
 
-    def _refuse_wrong_slots(self, dispatched: Dispatched[C], *, rank: int) -> None:
+    def _refuse_wrong_slots(self, told_NS: Tensor, *, rank: int) -> None:
         """Raise EmptySlotReached or StaleTable unless each slot holds whom its rows are for."""
         index = self._layer
         held_S = self._slots.held()[index]
-        claimed_NS = to_array(dispatched.claimed_NS)
+        claimed_NS = to_array(told_NS)
         wrong_NS = (claimed_NS != held_S) & (claimed_NS != UNCLAIMED)
         if not wrong_NS.any():
             return

@@ -139,7 +139,7 @@ class MoELayer:
         """Bring tokens to their experts and back, and count what was sent and received."""
         view = way.view
         experts.timeline.mark(Moment.DISPATCH)
-        passed = way.passage.run(placed, view, experts.run)
+        passed = way.passage.run(placed, view, experts)
         counters = self.state.counters
         counters.record_layer(
             self.index,

@@ -4,16 +4,18 @@ Axes    T tokens   Z width of the routed part
 """
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from moe_runtime.contracts.stages import AllToAllCarry, Computed, Dispatched, Placed
 from moe_runtime.contracts.step import StepView
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.fused_mc2 import FusedMc2Exchange, Overflow
 from moe_runtime.exchange.protocol import Exchange
+from moe_runtime.experts.activations import Activation
 
-__all__ = ["Compute", "FusedOrElse", "Passage", "Passed", "Staged"]
+__all__ = ["Compute", "FusedOrElse", "Lending", "Lent", "Passage", "Passed", "Staged"]
 
 C = TypeVar("C")
 
@@ -23,6 +25,23 @@ class Compute(Protocol):
 
     def __call__(self, dispatched: Dispatched[C], /) -> Computed[C]:
         """Run every row through the expert of its slot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lent:
+    """The experts of one layer and rank, for an operator that computes all rows by itself."""
+
+    weights: ExpertWeights
+    activation: Activation
+
+
+@runtime_checkable
+class Lending(Protocol):
+    """Experts that can be lent; those of a layer can."""
+
+    def lend(self, received_NS: Tensor, claimed_NS: Tensor) -> Lent:
+        """Give them, once it is checked that each slot holds whom its rows are for."""
         ...
 
 

@@ -1,7 +1,11 @@
+# pyright: reportPrivateUsage=false
+# Off in this file only: torch tells of writes to a tensor in no public place.
 """What is checked of choices that the runtime did not make itself.
 
 Axes    T tokens   K experts per token   V token ids
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +21,15 @@ from moe_runtime.contracts.tokens import NoTokenIds, TokenIds
 from moe_runtime.contracts.torch_calls import to_ints, unique_ints
 from moe_runtime.routing.kinds import HashRouting, OnInputRouting, Routing
 
-__all__ = ["check_batch_ids", "check_experts", "check_table", "check_token_ids", "check_weights"]
+__all__ = [
+    "check_batch_ids",
+    "check_experts",
+    "check_table",
+    "check_token_ids",
+    "check_unchanged",
+    "check_weights",
+    "state_of",
+]
 
 _INTEGERS = frozenset({torch.int16, torch.int32, torch.int64})
 
@@ -44,6 +56,30 @@ def check_experts(who: str, ids_TK: Tensor, *, num_experts: int) -> Tensor:
             f"{to_ints(ids_TK[row])}; experts of a token must be distinct",
         )
     return ids_TK
+
+
+def state_of(given: Sequence[Tensor]) -> tuple[int | Tensor, ...]:
+    """Return what tells later whether somebody has written to tensors."""
+    if torch.compiler.is_compiling():
+        return ()  # a tracer makes functions of what writes in place, or refuses it
+    # Tensors of inference mode do not count writes to them.
+    return tuple(_bytes(t).clone() if t.is_inference() else t._version for t in given)
+
+
+def check_unchanged(who: str, given: Sequence[Tensor], before: tuple[int | Tensor, ...]) -> None:
+    """Raise BadChoice if somebody has written to one of the tensors."""
+    for tensor, state in zip(given, before, strict=bool(before)):
+        same = (
+            torch.equal(_bytes(tensor), state)
+            if isinstance(state, Tensor)
+            else tensor._version == state
+        )
+        if not same:
+            raise BadChoice(who, reason="changed what it was given in place, which others read too")
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)
 
 
 def check_weights(who: str, weights_TK: Tensor, *, shape: tuple[int, int]) -> None:

@@ -18,7 +18,9 @@ from moe_runtime.routing.checks import (
     check_experts,
     check_table,
     check_token_ids,
+    check_unchanged,
     check_weights,
+    state_of,
 )
 from moe_runtime.routing.fused import refusals
 from moe_runtime.routing.kinds import (
@@ -126,9 +128,12 @@ class CustomRouter:
         del backend  # the function is the model's
         settings = self.settings
         check_logits(given.logits_TX, settings.num_experts)
-        chosen = settings.function(given.x_TD, given.logits_TX, top_k=settings.top_k)
-        shape = (given.logits_TX.shape[0], settings.top_k)
         who = "the model's routing function"
+        handed = (given.x_TD, given.logits_TX)
+        before = state_of(handed)
+        chosen = settings.function(*handed, top_k=settings.top_k)
+        check_unchanged(who, handed, before)
+        shape = (given.logits_TX.shape[0], settings.top_k)
         check_weights(who, chosen.weights_TK, shape=shape)
         if chosen.experts_TK.shape != shape:
             raise ShapeMismatch(f"{who}'s ids", got=chosen.experts_TK.shape, expected=f"{shape}")

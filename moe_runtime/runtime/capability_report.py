@@ -87,6 +87,11 @@ def _text(entries: Sequence[Entry]) -> Iterator[str]:
             told = "; ".join(f"{entry['what']}: {_reasons(entry)}" for entry in refused)
         yield f"{device:<12} {mode:<11} {weights:<12} {rows:<6} {told}"
     yield "Checked on cpu. The Ascend rows follow the operators' schemas and were never run."
+    yield "Fused MC2 on an A3 is dispatch_ffn_combine of _C_ascend, where vllm-ascend brought it."
+    yield (
+        "Never called: MegaMoe, which has no schema that a call could be held to, and "
+        "dispatch_gmm_combine_decode, whose weights are in an order that no text tells."
+    )
 
 
 def _reasons(entry: Entry) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.adapters import AdapterIds
-from moe_runtime.contracts.errors import BadTable, ShapeMismatch
+from moe_runtime.contracts.errors import BadTable, NoGradients, ShapeMismatch
 from moe_runtime.contracts.npu_errors import WrongMemory
 from moe_runtime.contracts.tokens import TokenIds
 from moe_runtime.formats.capabilities import DTYPES
@@ -17,7 +17,7 @@ from moe_runtime.routing.checks import check_batch_ids
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.model import StackShape
 
-__all__ = ["check_batch", "check_memory", "check_own", "fingerprint"]
+__all__ = ["check_batch", "check_memory", "check_own"]
 
 
 def check_memory(batch: Batch, home: torch.device) -> None:
@@ -35,13 +35,13 @@ def check_memory(batch: Batch, home: torch.device) -> None:
 
 
 def check_batch(shape: StackShape, batch: Batch) -> None:
-    """Raise ShapeMismatch unless what a rank brings to a step fits the model.
+    """Raise ShapeMismatch or NoGradients unless what a rank brings to a step fits the model.
 
     Whole numbers are refused: they are rows of a quantised layer, whose scale is not here, and a
     router that reads them chooses by noise.
     """
     x = tuple(batch.x_TD.shape)
-    _check_dtype("x_TD", batch.x_TD)
+    _check_floats("x_TD", batch.x_TD)
     if len(x) != 2 or x[1] != shape.width:
         raise ShapeMismatch("x_TD", got=x, expected=f"(T, {shape.width})")
     if batch.real_T.shape != x[:1] or batch.real_T.dtype != torch.bool:
@@ -50,26 +50,20 @@ def check_batch(shape: StackShape, batch: Batch) -> None:
         case ByGate():
             pass
         case ByLogits(logits_LTE):
-            _check_dtype("logits_LTE", logits_LTE)
+            _check_floats("logits_LTE", logits_LTE)
             expected = (shape.num_layers, x[0], shape.num_candidates)
             if logits_LTE.shape != expected:
                 raise ShapeMismatch("logits_LTE", got=logits_LTE.shape, expected=f"{expected}")
     check_batch_ids(shape.selector, batch.token_ids, batch.real_T)
 
 
-def fingerprint(x_TD: Tensor, real_T: Tensor) -> int:
-    """Return a number for the bits of all tokens and their places; padding may be anything."""
-    as_ints = {2: torch.int16, 4: torch.int32, 8: torch.int64}[x_TD.dtype.itemsize]
-    sums_T = x_TD.contiguous().view(as_ints).sum(dim=1, dtype=torch.int64)
-    places_T = torch.arange(1, x_TD.shape[0] + 1, device=x_TD.device)
-    return int((torch.where(real_T, sums_T, 0) * places_T).sum())
-
-
-def _check_dtype(what: str, given: Tensor) -> None:
+def _check_floats(what: str, given: Tensor) -> None:
     if given.dtype not in DTYPES:
         raise ShapeMismatch(
             f"{what} of {given.dtype}", got=given.shape, expected=f"one of {[*DTYPES]}"
         )
+    if given.requires_grad and torch.is_grad_enabled():
+        raise NoGradients(what)
 
 
 def check_own(

@@ -6,9 +6,7 @@ Axes    T rows   D model width   L layers   S local slots   E experts   J rows o
     x = x + layer(rms_norm(x))    for each layer
 """
 
-import zlib
 from collections.abc import Sequence
-from dataclasses import fields
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +27,10 @@ from moe_runtime.layer.layer import MoELayer, Way
 from moe_runtime.layer.parts import rms_norm
 from moe_runtime.placement.counters import CounterSnapshot, LoadCounters
 from moe_runtime.placement.slots import ExpertSlots, Install
-from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.routing.router import bind
 from moe_runtime.runtime.adapting import LoadedAdapters
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
-from moe_runtime.runtime.checking import check_batch, check_memory, fingerprint
+from moe_runtime.runtime.checking import check_batch, check_memory
 from moe_runtime.runtime.device import Device
 from moe_runtime.runtime.loading import (
     ServedAs,
@@ -44,9 +41,11 @@ from moe_runtime.runtime.loading import (
     served_expert,
     served_layer,
 )
+from moe_runtime.runtime.marks import fingerprint, mark_of_model, mark_of_parts
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.routes import Routes
 from moe_runtime.runtime.start import Start, check_start
+from moe_runtime.runtime.stepping import OneAtATime, one_at_a_time
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
@@ -56,9 +55,9 @@ __all__ = ["MoeRuntime"]
 class MoeRuntime:
     """One rank of the stack.
 
-    All methods are for the step's thread, except that the views of `slots` may be read and
-    its staging rows written by a thread that moves weights. `routes` has the slots of shared
-    experts, where those sit in slots.
+    All methods are for the step's thread (StepsOverlap tells of others), except that a thread that
+    moves weights may read the views of `slots` and write its staging rows. `routes` has the slots
+    of shared experts, where those sit in slots.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class MoeRuntime:
         check_start(shape, start, peers)
         self.model = model
         self.layout = start.layout
-        self._peers = peers
+        self._peers, self.guard = peers, OneAtATime(peers)
         self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
         self.device = start.device
         self.slots = _load(model, start, held_LS, self._served)
@@ -93,11 +92,13 @@ class MoeRuntime:
         self.mode, self._capture = traffic.mode, traffic.capture
         coder = FormCoder(self.device.backend, packing.format.rows)
         self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
-        self._settings_mark = self._ways.check() ^ _mark_of_model(shape, dtype, packing)
         self._adapters = LoadedAdapters(traffic.num_adapters, dtype, start.device.home)
         state = RankState(self.slots, self.routes.tables, self._counters)
         self.layers = _layers(model, state, dtype, self.device)
+        beside = mark_of_parts([layer.weights for layer in self.layers])
+        self._settings_mark = self._ways.check() ^ mark_of_model(shape, dtype, packing) ^ beside
 
+    @one_at_a_time
     def forward(self, batch: Batch) -> Tensor:
         """Run one step: [T, D]; padding rows come back as they were given.
 
@@ -106,11 +107,10 @@ class MoeRuntime:
         (hierarchical MC2) or 5 (fused MC2); one more where pieces of a team's tokens are gathered,
         and one for captured ids that lie over a team.
 
-        Raises ShapeMismatch, WrongMemory, MissingTokenIds and TokenIdOutOfRange, before the group
-        hears of the step, if the batch does not fit model and device, or asks for adapters that
-        are not there (BadAdapter), RanksDisagree, on all ranks alike, if they do not exchange alike
-        or were not built for the same model, dtype and format, and what the stages raise; after an
-        ExchangeFailed the group is lost.
+        Raises ShapeMismatch, WrongMemory, NoGradients, MissingTokenIds, TokenIdOutOfRange and
+        BadAdapter, before the group hears of the step, if the batch does not fit, RanksDisagree, on
+        all ranks alike, if they do not exchange alike or serve other models, and what the stages
+        raise; after an ExchangeFailed the group is lost.
         """
         check_batch(self.model.shape, batch)
         check_memory(batch, self.device.home)
@@ -141,15 +141,15 @@ class MoeRuntime:
             self._hand_on(recorder, way)
         return x_TD
 
+    @one_at_a_time
     def install(self, layer: int, installs: Sequence[Install], held_S: npt.ArrayLike) -> None:
         """Copy staged experts into slots of one layer, in place; `set_table` must follow.
 
-        held_S    [S]  what the layer's slots hold afterwards, -1 for empty
-
-        Raises BadInstall, with nothing changed.
+        held_S    [S]  what slots hold afterwards, -1 for empty; raises BadInstall, nothing changed
         """
         self.slots.install(layer, installs, held_S)
 
+    @one_at_a_time
     def load_adapters(self, layers: Sequence[ExpertAdapters]) -> None:
         """Have tokens use other LoRA adapters from the next step on; on every rank the same ones.
 
@@ -160,6 +160,7 @@ class MoeRuntime:
         """
         self._adapters = self._adapters.replaced_by(layers, self.model.shape)
 
+    @one_at_a_time
     def set_table(self, layer: int, table_EJ: npt.ArrayLike) -> None:
         """Replace one layer's dispatch table, in place.
 
@@ -192,7 +193,7 @@ class MoeRuntime:
         return Marks(
             tables=self.routes.mark(),
             settings=self._settings_mark ^ self._adapters.mark,
-            tokens=fingerprint(batch.x_TD, batch.real_T) if self._ways.compares_tokens else 0,
+            tokens=fingerprint(batch) if self._ways.compares_tokens else 0,
         )
 
     def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
@@ -232,16 +233,3 @@ def _layers(
         MoELayer(i, w, bind(shape.selector, w.router, path=path), maths, state)
         for i, w in enumerate(parts)
     )
-
-
-def _mark_of_model(shape: StackShape, dtype: torch.dtype, packing: Packing) -> int:
-    """Return a fingerprint of what is served, the same on every rank that serves the same.
-
-    A model's own function is left out: no two processes have it at one address.
-    """
-    routing = shape.selector
-    by = routing.by if isinstance(routing, OnInputRouting) else routing
-    chosen = (by.num_experts, by.top_k, by.factor) if isinstance(by, CustomRouting) else by
-    rest = [getattr(shape, field.name) for field in fields(shape) if field.name != "selector"]
-    told = repr((type(routing).__name__, chosen, rest, dtype, packing))
-    return zlib.crc32(told.encode())

@@ -4,15 +4,17 @@ Axes    X experts to choose from   D model width   Z width of the routed part   
         F = 2 I
 """
 
+import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import ImpossibleRouting, ShapeMismatch
-from moe_runtime.contracts.weights import DenseWeights
+from moe_runtime.contracts.weights import DenseWeights, StackedWeights
+from moe_runtime.formats.capabilities import DTYPES
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.routing.kinds import Corrected
 from moe_runtime.runtime.model import ExpertBias, StackShape
 
-__all__ = ["require_bias", "require_expert", "require_layer"]
+__all__ = ["require_bias", "require_expert", "require_finite", "require_layer"]
 
 
 def require_expert(shape: StackShape, weights: DenseWeights, *, what: str, width: int) -> None:
@@ -23,6 +25,27 @@ def require_expert(shape: StackShape, weights: DenseWeights, *, what: str, width
     inner = shape.intermediate
     _require(f"w13 of {what}", weights.w13_SFZ, (1, 2 * inner, width))
     _require(f"w2 of {what}", weights.w2_SZI, (1, width, inner))
+    for name, stack in (("w13", weights.w13_SFZ), ("w2", weights.w2_SZI)):
+        if stack.dtype not in DTYPES:
+            raise ShapeMismatch(
+                f"{name} of {what}, of {stack.dtype}",
+                got=stack.shape,
+                expected=f"one of {[*DTYPES]}",
+            )
+
+
+def require_finite(weights: StackedWeights, dtype: torch.dtype, *, what: str) -> None:
+    """Raise ShapeMismatch for weights that are no numbers, or infinite once they are in a dtype.
+
+    Formats of a few bits have no place for those: they would become some number or other.
+    """
+    for name, stack in weights.named().items():
+        if stack.is_floating_point() and not bool(stack.to(dtype).isfinite().all()):
+            raise ShapeMismatch(
+                f"{name} of {what}, not finite in {dtype},",
+                got=stack.shape,
+                expected="finite numbers",
+            )
 
 
 def require_bias(shape: StackShape, bias: ExpertBias, *, what: str) -> None:

@@ -28,7 +28,12 @@ from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
 from moe_runtime.layer.parts import LayerWeights
 from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.device import Device
-from moe_runtime.runtime.fitting import require_bias, require_expert, require_layer
+from moe_runtime.runtime.fitting import (
+    require_bias,
+    require_expert,
+    require_finite,
+    require_layer,
+)
 from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
 from moe_runtime.runtime.traffic import ByTable, Traffic
 
@@ -81,6 +86,8 @@ def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> Exp
         dense = model.expert(layer, expert, wide)
         what = f"expert {expert} of layer {layer}"
         require_expert(model.shape, dense, what=what, width=model.shape.routed_width)
+        is_plain = served.packing.format is WeightFormat.UNQUANTISED
+        require_finite(dense, served.dtype if is_plain else torch.float32, what=what)
         plain = pack(dense, served.packing, served.dtype)
         weights = _with_biases(model, which, plain, served.dtype) if model.shape.biased else plain
     return fused(weights) if served.is_fused else weights
@@ -144,14 +151,17 @@ def load_slots(
         if expert != EMPTY:
             loaded = served_expert(model, (layer, expert), served).named()
             for name, stack in stacks.named().items():
-                stack[slot].copy_(loaded[name][0])
+                stack[slot].copy_(loaded[name][0].detach())
     return stacks
 
 
 def at_home(weights: P, home: torch.device) -> P:
-    """Return the same parts of a model, every tensor of them in a device's memory."""
+    """Return copies of parts of a model in a device's memory.
+
+    Copies, since a model's owner may go on to use its tensors; and none of them tracks gradients.
+    """
     if isinstance(weights, Tensor):
-        return cast("P", weights.to(home))
+        return cast("P", weights.detach().to(home, copy=True))
     if isinstance(weights, tuple):
         return cast("P", tuple(at_home(part, home) for part in cast("tuple[object]", weights)))
     if is_dataclass(weights) and not isinstance(weights, type):

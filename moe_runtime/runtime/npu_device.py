@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from moe_runtime.backends import npu
 from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_ffn import Arrangements
 from moe_runtime.backends.streams import Streams, StreamTimeline
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.npu_errors import UnknownDevice
@@ -29,7 +30,7 @@ from moe_runtime.runtime.npu_passages import NpuPassages
 from moe_runtime.runtime.passages import ExchangeParts, Passages
 from moe_runtime.runtime.traffic import Nodes, Traffic
 
-__all__ = ["NpuDevice", "open_device", "peers_of"]
+__all__ = ["FFN", "NpuDevice", "open_device", "peers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,10 @@ class NpuDevice:
     """None: opened for one rank alone."""
     streams: Streams
     lane: Callable[[], AbstractContextManager[None]]
+    arrangements: Arrangements
+    """Of experts for fused MC2."""
+    missing: tuple[str, ...] = ()
+    """Custom operators that are not registered."""
 
     @property
     def home(self) -> torch.device:
@@ -56,7 +61,8 @@ class NpuDevice:
     def passages(self, parts: ExchangeParts) -> Passages:
         """Return its ways from placed tokens to combined ones."""
         mc2 = None if self.communicators is None else self.communicators.mc2
-        return NpuPassages(parts, self.backend, mc2, limits_of(SocFamily[self.kind.name]))
+        limits = limits_of(SocFamily[self.kind.name])
+        return NpuPassages(parts, self.backend, mc2, self.arrangements, limits)
 
     def gating(self, routing: Routing) -> GatingPath:
         """Choose by the device's operator where it scores as the routing asks."""
@@ -65,8 +71,13 @@ class NpuDevice:
     def refusals(self, traffic: Traffic) -> tuple[str, ...]:
         """Return what this device has not, of what the capability table allows its kind."""
         reasons: list[str] = []
-        if traffic.mode is ExchangeMode.MC2 and self.communicators is None:
+        is_fused = traffic.mode is ExchangeMode.FUSED_MC2
+        if (is_fused or traffic.mode is ExchangeMode.MC2) and self.communicators is None:
             reasons.append("MC2 has no communicator: the device was opened for one rank alone")
+        if is_fused and FFN in self.missing:
+            reasons.append(f"the custom operator {FFN} is not registered: vllm-ascend brings it")
+        if is_fused and isinstance(traffic.nodes, Nodes):
+            reasons.append("fused MC2 does not go from node to node")
         if isinstance(traffic.nodes, Nodes):
             reasons += self._against_nodes(traffic.nodes)
         return tuple(reasons)
@@ -90,6 +101,8 @@ class NpuDevice:
         return self.lane()
 
 
+FFN = "dispatch_ffn_combine"
+"""The custom operator of fused MC2."""
 _NODE = 8
 """The operators know of nodes from the communicator; their shapes count on as many NPUs of each."""
 _BY_NODES = (DeviceKind.A2, DeviceKind.A3)
@@ -113,7 +126,9 @@ def open_device(name: str) -> Device:
     kind = family_of(on.soc)
     many = dist.is_initialized() and dist.get_world_size() > 1
     made = make_communicators(npu.HcclGroups(), backend.door.device) if many else None
-    return NpuDevice(kind, backend, made, npu.NpuStreams(index), npu.moving_lane(index))
+    streams, lane = npu.NpuStreams(index), npu.moving_lane(index)
+    arrangements = Arrangements(backend.door)
+    return NpuDevice(kind, backend, made, streams, lane, arrangements, on.missing)
 
 
 def peers_of(device: Device) -> Peers:

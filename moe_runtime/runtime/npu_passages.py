@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from moe_runtime.backends.npu_backend import NpuBackend
+from moe_runtime.backends.npu_ffn import Arrangements, NpuFfn
 from moe_runtime.backends.npu_mc2 import Communicator, NpuMc2
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.npu_errors import NpuKernelMissing
@@ -12,6 +13,7 @@ from moe_runtime.exchange.npu_all_gather import NpuAllGatherExchange
 from moe_runtime.exchange.npu_all_to_all import NpuAllToAllExchange
 from moe_runtime.exchange.npu_mc2 import NpuMc2Exchange
 from moe_runtime.layer.passage import Passage, Staged
+from moe_runtime.runtime.npu_fused import NpuFusedPassage
 from moe_runtime.runtime.passages import ExchangeParts
 from moe_runtime.runtime.traffic import Nodes
 
@@ -26,6 +28,7 @@ class NpuPassages:
     backend: NpuBackend
     mc2: Communicator | None
     """MC2's own; None where the device was opened for one rank alone."""
+    arrangements: Arrangements
     limits: Limits
     """Of MC2's operators on this family of devices."""
 
@@ -41,9 +44,7 @@ class NpuPassages:
             case ExchangeMode.MC2:
                 return Staged(self._mc2())
             case ExchangeMode.FUSED_MC2:
-                raise NpuKernelMissing(
-                    "fused MC2", reason="its custom operators are probed, not built"
-                )
+                return self._fused()
 
     def over_teams(self, team: int) -> Passage:
         """Return the way of AllGather where the ranks of a team hold their tokens alike."""
@@ -52,12 +53,28 @@ class NpuPassages:
             AllGatherSumExchange(parts.peers, parts.layout, self.backend, team, parts.coder)
         )
 
-    def _mc2(self) -> NpuMc2Exchange:
-        parts = self.parts
+    def _fused(self) -> NpuFusedPassage:
+        parts, door = self.parts, self.backend.door
+        direct = NpuAllToAllExchange(parts.peers, parts.layout, self.backend, parts.coder)
+        return NpuFusedPassage(
+            parts.peers,
+            parts.layout,
+            NpuFfn(door, self._own(), parts.layout.num_slots, parts.capacity),
+            self.arrangements,
+            self.limits,
+            parts.traffic.buffer_rows,
+            Staged(direct),
+        )
+
+    def _own(self) -> Communicator:
         if self.mc2 is None:
             raise NpuKernelMissing("MC2", reason="the device was opened for one rank alone")
+        return self.mc2
+
+    def _mc2(self) -> NpuMc2Exchange:
+        parts = self.parts
         by_nodes = isinstance(parts.traffic.nodes, Nodes)
-        operators = NpuMc2(self.backend.door, self.mc2, parts.layout.num_slots, by_nodes)
+        operators = NpuMc2(self.backend.door, self._own(), parts.layout.num_slots, by_nodes)
         return NpuMc2Exchange(
             parts.peers,
             parts.layout,

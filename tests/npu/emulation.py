@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.npu.emulation_ffn import format_cast
 from tests.npu.emulation_mc2 import combine, dispatch
 from tests.npu.quantising import E2M1, dynamic_mx_quant, dynamic_quant, undefined
 
@@ -164,6 +165,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "npu_dynamic_quant": dynamic_quant,
     "npu_dynamic_mx_quant": dynamic_mx_quant,
     "npu_grouped_matmul": grouped_matmul,
+    "npu_format_cast": format_cast,
     "npu_dequant_swiglu_quant": dequant_swiglu_quant,
     "npu_moe_token_unpermute": token_unpermute,
     "npu_moe_distribute_dispatch_v2": dispatch,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.npu.quantising import dynamic_mx_quant, dynamic_quant, undefined
 
-__all__ = ["combine", "dispatch"]
+__all__ = ["combine", "dispatch", "gathered"]
 
 _ENTRIES = 3
 """Numbers of assist information that a row uses here: rank, row and place of its pair."""

@@ -11,7 +11,7 @@ import torch
 
 from moe_runtime.runtime import (
     Batch,
-    ByGate,
+    ByLogits,
     DenseReference,
     ExchangeMode,
     Install,
@@ -30,6 +30,8 @@ from tests.runtime.stacks import tokens
 
 __all__ = ["Asked", "errors_of", "most_of"]
 
+SHAPE = replace(MIXED, width=1024, intermediate=64)
+"""As MC2's operators take it: 1,024 wide or more, and matrices in whole pieces."""
 DECODE = Step(StepKind.REAL, Phase.DECODE)
 
 
@@ -47,7 +49,7 @@ class Asked:
 def errors_of(rank: int, asked: Asked) -> tuple[float, float]:
     """Return how far a rank's output is off before and after a move, as a share of its norm."""
     device = open_device("cpu" if asked.device == "cpu" else f"{asked.device}:{rank}")
-    shape = MIXED
+    shape = SHAPE
     mixed = Mixed.drawn(shape, (12,) * asked.num_ranks, seed=3)
     start = mixed.start(rank)
     model = SyntheticModel(shape, gates_shared=True)
@@ -70,10 +72,13 @@ def errors_of(rank: int, asked: Asked) -> tuple[float, float]:
 
 
 def _off(runtime: MoeRuntime, rank: int) -> float:
-    x_TD = tokens(MIXED, 6 + rank, seed=rank)
-    given = Batch.of(x_TD, ByGate(), DECODE).at(runtime.device.home)
+    """By given logits: in bfloat16 a gate so wide would choose others than the reference."""
+    x_TD = tokens(SHAPE, 6 + rank, seed=rank)
+    draw = torch.Generator().manual_seed(10 + rank)
+    by = ByLogits(torch.randn((SHAPE.num_layers, 6 + rank, SHAPE.num_candidates), generator=draw))
+    given = Batch.of(x_TD, by, DECODE).at(runtime.device.home)
     got = runtime.forward(given).cpu().double()
-    right = DenseReference(runtime.model).forward(x_TD.bfloat16(), ByGate())
+    right = DenseReference(runtime.model).forward(x_TD.bfloat16(), by)
     missed, size = ((t.square().sum()) for t in (got - right, right))
     return float((missed / size).sqrt())
 

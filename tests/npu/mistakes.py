@@ -16,6 +16,7 @@ import torch
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_rules import RULES
 from moe_runtime.contracts.npu_errors import NpuCallRefused
+from tests.npu.opening import say_nz_has_shapes
 from tests.npu.pairings import (
     ABSENT,
     F32,
@@ -116,6 +117,7 @@ RIGHT: dict[str, Arguments] = {
         "block_size": 32,
         "scale_alg": 0,
     },
+    "npu_format_cast": {"input": meta(H, 2 * W), "acl_format": 29, "customize_dtype": None},
     "npu_dequant_swiglu_quant": {
         "x": meta(T * K, 4 * W),
         "weight_scale": None,
@@ -265,6 +267,7 @@ def by_rule(operator: str, named: Arguments) -> str:
 
 def main() -> None:
     door = NpuDoor(torch.ops.npu, torch.device("meta"))
+    shaped = say_nz_has_shapes()
     for operator in RULES:
         door.call(operator, **RIGHT[operator])
     for pairing in PAIRINGS.values():
@@ -279,6 +282,7 @@ def main() -> None:
     told[f"{operator}: {what}"] = [by_torch(operator, positional, {}), ""]
     for what, operator, _ in NOT_CALLED:
         told[f"{operator}: {what}"] = ["", by_rule(operator, {})]
+    del shaped
     print(json.dumps(told))  # noqa: T201
 
 

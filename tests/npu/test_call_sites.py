@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from moe_runtime.backends.npu import open_npu
+from moe_runtime.backends.npu_custom_rules import CUSTOM_RULES
 from moe_runtime.backends.npu_door import NpuDoor
 from moe_runtime.backends.npu_rules import RULES
 from moe_runtime.contracts.npu_errors import NpuCallRefused, NpuUnavailable
 from tests.architecture.sources import python_files, tree_of
+from tests.npu.emulation_ffn import CUSTOM_SCHEMAS
 from tests.npu.schema_texts import snapshot
 
 VERSIONS = ("2.10.0.post4", "2.12.0.post3", "2.13.0")
@@ -32,15 +34,14 @@ def required(text: str) -> set[str]:
     return {a.name for a in schema.arguments if not a.has_default_value()}
 
 
-def call_sites() -> Iterator[tuple[str, str, set[str]]]:
+def call_sites(how: str = "call") -> Iterator[tuple[str, str, set[str]]]:
     """Place, operator and named arguments of every call through the door."""
     for path in python_files("moe_runtime"):
         for node in ast.walk(tree_of(path)):
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
                 continue
             first = node.args[0] if node.args else None
-            named = isinstance(first, ast.Constant) and str(first.value).startswith("npu_")
-            if node.func.attr == "call" and isinstance(first, ast.Constant) and named:
+            if node.func.attr == how and isinstance(first, ast.Constant):
                 yield (
                     f"{path}:{node.lineno}",
                     str(first.value),
@@ -79,6 +80,16 @@ def test_defaults_that_changed_before_the_oldest_version_are_named_all_the_same(
     assert {"quant_mode", "x_dtype"} <= RULES["npu_moe_init_routing_v2"].arguments
     assert {"dst_type"} <= RULES["npu_dynamic_quant"].arguments
     assert {"output_dtype"} <= RULES["npu_grouped_matmul"].arguments
+
+
+def test_every_call_of_a_custom_operator_binds_and_leaves_nothing_to_a_default() -> None:
+    for texts in CUSTOM_SCHEMAS.values():
+        assert texts.keys() == CUSTOM_RULES.keys()
+        sites = list(call_sites("call_custom"))
+        assert {operator for _, operator, _ in sites} == CUSTOM_RULES.keys()
+        for place, operator, named in sites:
+            assert named == CUSTOM_RULES[operator].arguments, place
+            assert named == parameters(texts[operator]).keys(), place
 
 
 def test_without_torch_npu_the_backend_refuses_and_says_why() -> None:

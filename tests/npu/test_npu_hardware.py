@@ -23,6 +23,7 @@ from moe_runtime.contracts.linears import DenseLinear, Int8Linear, Linear
 from moe_runtime.contracts.rows import PlainRows, RowForm
 from moe_runtime.formats.families import family_of
 from moe_runtime.runtime import ExchangeMode, WeightFormat
+from moe_runtime.runtime.npu_device import FFN
 from tests.architecture.sources import ROOT
 from tests.npu.engine_ranks import Asked, errors_of, most_of
 from tests.runtime.ranks import run_ranks
@@ -130,7 +131,7 @@ def formats_of(on: Installation) -> list[WeightFormat]:
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2])
-@pytest.mark.parametrize("mode", list(ExchangeMode)[:3])
+@pytest.mark.parametrize("mode", ExchangeMode)
 def test_the_engine(
     opened: Opened, errors: dict[str, float], mode: ExchangeMode, num_ranks: int
 ) -> None:
@@ -138,9 +139,13 @@ def test_the_engine(
     _, on = opened
     if num_ranks > on.num_devices:
         pytest.skip("two ranks need two NPUs: HCCL was NOT checked")
-    if num_ranks == 1 and mode is ExchangeMode.MC2:
+    if num_ranks == 1 and mode in (ExchangeMode.MC2, ExchangeMode.FUSED_MC2):
         pytest.skip("MC2 is between ranks")
-    for stored in formats_of(on):
+    is_fused = mode is ExchangeMode.FUSED_MC2
+    if is_fused and (on.missing or family_of(on.soc).name != "A3"):
+        pytest.skip(f"fused MC2 needs an A3 and vllm-ascend's {FFN}: it was NOT checked")
+    fused = [WeightFormat.UNQUANTISED, WeightFormat.W8A8]
+    for stored in fused if is_fused else formats_of(on):
         asked = Asked("npu", mode, stored, num_ranks)
         for rank, off_by in enumerate(run_ranks(errors_of, asked, num_ranks=num_ranks)):
             told = f"engine, {mode.value}, {stored.value}, rank {rank} of {num_ranks}"

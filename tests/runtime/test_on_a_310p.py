@@ -10,6 +10,7 @@ from torch import Tensor
 
 from moe_runtime.backends.npu_backend import NpuBackend310
 from moe_runtime.backends.npu_door import NpuDoor
+from moe_runtime.backends.npu_ffn import Arrangements
 from moe_runtime.contracts.errors import Unsupported
 from moe_runtime.contracts.npu_errors import NpuCallRefused, NpuKernelMissing
 from moe_runtime.formats.capabilities import DeviceKind
@@ -61,7 +62,8 @@ def counted_in_32_bits(**given: Any) -> tuple[Tensor, ...]:
 def device() -> NpuDevice:
     kernels = {**KERNELS, "npu_moe_init_routing_v2": counted_in_32_bits}
     backend = NpuBackend310(NpuDoor(operators_apart(kernels), HOME))
-    return NpuDevice(DeviceKind.P310, backend, None, NoStreams(), nullcontext)
+    arrangements = Arrangements(backend.door)
+    return NpuDevice(DeviceKind.P310, backend, None, NoStreams(), nullcontext, arrangements)
 
 
 def served(shape: StackShape, weights: WeightFormat = WeightFormat.UNQUANTISED) -> Tensor:

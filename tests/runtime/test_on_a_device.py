@@ -14,6 +14,7 @@ import torch
 
 from moe_runtime.backends.npu_backend import NpuBackend
 from moe_runtime.backends.npu_door import NpuDoor
+from moe_runtime.backends.npu_ffn import Arrangements
 from moe_runtime.backends.streams import StreamTimeline
 from moe_runtime.contracts.errors import MomentMissed, Unsupported
 from moe_runtime.contracts.npu_errors import (
@@ -89,7 +90,7 @@ def far_device(kind: DeviceKind = DeviceKind.A3) -> NpuDevice:
         return nullcontext()
 
     backend = NpuBackend(NpuDoor(operators_apart(KERNELS), HOME))
-    return NpuDevice(kind, backend, None, Order(), lane)
+    return NpuDevice(kind, backend, None, Order(), lane, Arrangements(backend.door))
 
 
 def start_of(layout: Layout, rank: int, device: Device) -> Start:
@@ -216,7 +217,8 @@ def test_w8a8_goes_through_the_same_door() -> None:
 @pytest.mark.parametrize(
     ("mode", "weights", "says"),
     [
-        (ExchangeMode.FUSED_MC2, WeightFormat.W8A8, "fused MC2 is not built"),
+        (ExchangeMode.FUSED_MC2, WeightFormat.W8A8, "opened for one rank alone"),
+        (ExchangeMode.FUSED_MC2, WeightFormat.W4A8, "fused MC2 of W4A8 is not built"),
         (ExchangeMode.MC2, WeightFormat.W8A8, "opened for one rank alone"),
         (ExchangeMode.ALL_GATHER, WeightFormat.W4A8_MXFP, "float8 and float4 need an A5"),
         (

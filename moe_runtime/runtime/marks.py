@@ -1,0 +1,91 @@
+"""Numbers by which ranks find out that they are about to compute different things.
+
+Axes    T rows   D model width   L layers   X experts to choose from
+
+A rank tells them with each step. They are small, so ranks that differ are found out nearly always,
+and ranks that are alike are never taken for others.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from moe_runtime.contracts.adapters import AdapterIds
+from moe_runtime.contracts.tokens import TokenIds
+from moe_runtime.formats.packing import Packing
+from moe_runtime.layer.parts import LayerWeights
+from moe_runtime.placement.slots import digest
+from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
+from moe_runtime.runtime.batch import Batch, ByLogits
+from moe_runtime.runtime.model import StackShape
+
+__all__ = ["fingerprint", "mark_of_model", "mark_of_parts"]
+
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SPREAD = 1_000_003
+"""Keeps apart which part of a batch a number is of."""
+
+
+def mark_of_model(shape: StackShape, dtype: torch.dtype, packing: Packing) -> int:
+    """Return a number, the same on every rank that serves the same.
+
+    A model's own function is left out: no two processes have it at one address.
+    """
+    routing = shape.selector
+    by = routing.by if isinstance(routing, OnInputRouting) else routing
+    chosen = (by.num_experts, by.top_k, by.factor) if isinstance(by, CustomRouting) else by
+    rest = [getattr(shape, field.name) for field in fields(shape) if field.name != "selector"]
+    told = repr((type(routing).__name__, chosen, rest, dtype, packing))
+    return zlib.crc32(told.encode())
+
+
+def mark_of_parts(layers: Sequence[LayerWeights]) -> int:
+    """Return a number for the bytes of all that layers have beside the experts in slots.
+
+    Every rank has all of it. A rank with another checkpoint would route by another gate, and
+    what it sends would come back computed by experts of the others.
+    """
+    tensors = {f"{i}": tensor for i, tensor in enumerate(_tensors(tuple(layers)))}
+    return zlib.crc32(digest(tensors))
+
+
+def _tensors(part: object) -> Iterator[Tensor]:
+    if isinstance(part, Tensor):
+        yield part
+    elif isinstance(part, tuple):
+        for inner in cast("tuple[object, ...]", part):
+            yield from _tensors(inner)
+    elif is_dataclass(part):
+        for field in fields(part):
+            yield from _tensors(getattr(part, field.name))
+
+
+def fingerprint(batch: Batch) -> int:
+    """Return a number for the bits of all tokens, of what routes and adapts them, and their places.
+
+    Padding rows may be anything.
+    """
+    parts = [batch.x_TD]
+    if isinstance(batch.router, ByLogits):
+        parts.append(batch.router.logits_LTE.transpose(0, 1).flatten(1))
+    if isinstance(batch.token_ids, TokenIds):
+        parts.append(batch.token_ids.ids_T[:, None])
+    if isinstance(batch.adapters, AdapterIds):
+        parts.append(batch.adapters.ids_T[:, None])
+    told = len(parts)
+    for part in parts:
+        told = told * _SPREAD + _of_rows(part, batch.real_T)
+    return (told + 2**63) % 2**64 - 2**63  # as a number of 64 bits with a sign
+
+
+def _of_rows(rows_TX: Tensor, real_T: Tensor) -> int:
+    words = rows_TX.detach().contiguous().view(_WORDS[rows_TX.dtype.itemsize])
+    # Odd numbers, so that no bit of a word is lost when the product is cut to its width.
+    columns_X = torch.arange(1, 2 * words.shape[1], 2, device=words.device).to(words.dtype)
+    sums_T = (words * columns_X).sum(dim=1, dtype=torch.int64)
+    places_T = torch.arange(1, rows_TX.shape[0] + 1, device=rows_TX.device)
+    return int((torch.where(real_T, sums_T, 0) * places_T).sum())
