@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.figures import Figure
 from benchmarks.ingest.ranks import INTERVAL_S, Sent, report_all
-from benchmarks.ingest.server import Arrivals, Ports, run
+from benchmarks.ingest.server import Arrivals, Ports, run, waited
 from benchmarks.ingest.shape import K3, NUM_DEPLOYMENTS, SENT_EVERY, Size
 
 __all__ = ["WARM_UP", "Controller", "Pipe", "controlled", "measure"]
@@ -24,6 +24,8 @@ WARM_UP = 4
 MIB = 1 << 20
 OTHERS = "time that others kept the core"
 """While the controller could have run: what is late then says little of it."""
+OTHERS_OF_AGENTS = "time that others kept the agents' core"
+"""While the agents, all in one process, could have sent: a report counts as sent before that."""
 _START_S = 30.0
 _END_S = 10.0
 
@@ -115,8 +117,14 @@ def measure(
             )
 
     with controlled() as controller:
+        waited_s = waited()
         sent = asyncio.run(reports(controller))
-    return _figures(sent, controller.arrivals, num_deployments * size.num_ranks)
+        waited_s = waited() - waited_s
+    arrivals = controller.arrivals
+    return [
+        *_figures(sent, arrivals, num_deployments * size.num_ranks),
+        Figure(OTHERS_OF_AGENTS, waited_s / arrivals.seconds, ""),
+    ]
 
 
 def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:
