@@ -61,6 +61,7 @@ help:
 	@echo "                     the first run builds the server, ten minutes)"
 	@echo "make audit           hold the pinned packages against the list of known holes (needs the network)"
 	@echo "make cli-docs        write docs/cli.md from the command line of eplbctl"
+	@echo "make screenshots     write docs/images/page-*.png: a real controller in headless Chromium"
 	@echo "make api-docs        write docs/api.md from docstrings and proto comments"
 	@echo "make deps            install the Debian packages of requirements/apt.txt (as root)"
 	@echo "make clean           remove what these commands made, .venv too"
@@ -321,6 +322,11 @@ cli-docs: $(STAMP)
 
 api-docs: $(STAMP)
 	$(PY) -m tests.docs.reference
+
+# The page of a real controller in a real browser, as docs/page.md shows it.
+.PHONY: screenshots
+screenshots: tools $(STAMP)
+	@$(ALONE) $(PY) -m tests.page.screenshots
 
 proto-baseline: $(STAMP)
 	$(VENV)/bin/buf build proto --exclude-source-info -o proto/baseline.binpb

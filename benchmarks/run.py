@@ -15,6 +15,7 @@ from benchmarks.ingest import measure as ingest
 from benchmarks.layer import measure as layer
 from benchmarks.page import measure as page
 from benchmarks.planner import measure as planner
+from benchmarks.scrape import measure as scrape
 
 __all__ = ["main"]
 
@@ -24,6 +25,7 @@ MEASUREMENTS: Mapping[str, Callable[[], list[Figure]]] = {
     "forward": forward.measure,
     "layer": layer.measure,
     "page": page.measure,
+    "scrape": scrape.measure,
 }
 
 

@@ -137,9 +137,14 @@ def run_segment(ranks: Ranks, segment: Segment, plans: Callable[[], list[PlanLin
         num_layers=NUM_LAYERS,
     )
 
+    shown = ""
+
     def show() -> None:
-        if segment.is_shown:
-            print(screen.line(ledger, segment.schedule, plans()), flush=True)
+        nonlocal shown
+        line = screen.line(ledger, segment.schedule, plans()) if segment.is_shown else ""
+        if line != shown:  # steps are told in lots, which come more seldom where they are long
+            print(line, flush=True)
+        shown = line
 
     for done in listen(ranks, ledger, show):
         if done == ranks.num_ranks or (segment.goes_on and ledger.is_complete):

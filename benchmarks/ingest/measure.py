@@ -3,26 +3,29 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Generator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from benchmarks.figures import Figure
 from benchmarks.ingest.ranks import INTERVAL_S, Sent, report_all
-from benchmarks.ingest.server import Arrivals, run
+from benchmarks.ingest.server import Arrivals, Ports, run, waited
 from benchmarks.ingest.shape import K3, NUM_DEPLOYMENTS, SENT_EVERY, Size
 
-__all__ = ["measure"]
+__all__ = ["WARM_UP", "Controller", "Pipe", "controlled", "measure"]
 
 _NUM_REPORTS = 3 * SENT_EVERY
-_WARM_UP = 4
+WARM_UP = 4
+"""Reports of each rank before the first that counts."""
 MIB = 1 << 20
 OTHERS = "time that others kept the core"
 """While the controller could have run: what is late then says little of it."""
+OTHERS_OF_AGENTS = "time that others kept the agents' core"
+"""While the agents, all in one process, could have sent: a report counts as sent before that."""
 _START_S = 30.0
 _END_S = 10.0
 
@@ -35,9 +38,62 @@ def _nothing(_port: int) -> AbstractAsyncContextManager[None]:
     return nullcontext()
 
 
-async def _report(port: int, beside: Beside, report: Callable[[int], Awaitable[Sent]]) -> Sent:
-    async with beside(port):
-        return await report(port)
+class Pipe(Protocol):
+    """An end of a multiprocessing.Pipe."""
+
+    def poll(self, timeout: float = ...) -> bool:
+        """Whether something can be read."""
+        ...
+
+    def send(self, obj: object, /) -> None:
+        """Send anything."""
+        ...
+
+    def recv(self) -> Any:  # noqa: ANN401  what the other end sent
+        """Read what the other end sent."""
+        ...
+
+
+class Controller:
+    """One in a process and on a core of its own; the agents have another, if there is one."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        if not pipe.poll(_START_S):
+            raise RuntimeError(f"the controller did not lead within {_START_S:.0f} s")
+        self.ports: Ports = pipe.recv()
+        self.arrivals = Arrivals()
+
+    def begin(self) -> None:
+        """The measurement begins."""
+        self._pipe.send("begin")
+
+    async def end(self, sent: Sent) -> None:
+        """All reports are sent; returns once all have arrived, or are lost."""
+        self._pipe.send(frozenset(sent))
+        self.arrivals = await asyncio.to_thread(self._pipe.recv)
+
+
+@contextmanager
+def controlled() -> Generator[Controller]:
+    """Run the controller on the first core; this process has the last one meanwhile."""
+    cores = sorted(os.sched_getaffinity(0))
+    context = get_context("spawn")
+    with tempfile.TemporaryDirectory(prefix="eplb-ingest-") as folder:
+        here, there = context.Pipe()
+        server = context.Process(target=run, args=(cores[0], Path(folder), there))
+        server.start()
+        there.close()
+        try:
+            controller = Controller(here)
+            os.sched_setaffinity(0, {cores[-1]})
+            yield controller
+        finally:
+            os.sched_setaffinity(0, cores)
+            server.join(_END_S)
+            if server.is_alive():
+                server.kill()
+                server.join(_END_S)
 
 
 def measure(
@@ -47,37 +103,28 @@ def measure(
     size: Size = K3,
     beside: Beside = _nothing,
 ) -> list[Figure]:
-    """Run the server on one core and all agents on another, if there is one."""
-    cores = sorted(os.sched_getaffinity(0))
-    context = get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="eplb-ingest-") as folder:
-        here, there = context.Pipe()
-        server = context.Process(target=run, args=(cores[0], Path(folder), there))
-        server.start()
-        there.close()
-        try:
-            if not here.poll(_START_S):
-                raise RuntimeError(f"the controller did not lead within {_START_S:.0f} s")
-            port: int = here.recv()
-            os.sched_setaffinity(0, {cores[-1]})
-            report = partial(
-                report_all,
+    """Let all ranks report and ask the controller when each report was in its window."""
+
+    async def reports(controller: Controller) -> Sent:
+        async with beside(controller.ports.grpc):
+            return await report_all(
+                controller.ports.grpc,
                 num_reports=num_reports,
-                warm_up=_WARM_UP,
+                warm_up=WARM_UP,
                 num_deployments=num_deployments,
                 size=size,
-                on_connected=lambda: here.send("begin"),
+                watch=controller,
             )
-            sent = asyncio.run(_report(port, beside, report))
-            here.send("end")
-            arrivals: Arrivals = here.recv()
-        finally:
-            os.sched_setaffinity(0, cores)
-            server.join(_END_S)
-            if server.is_alive():
-                server.kill()
-                server.join(_END_S)
-    return _figures(sent, arrivals, num_deployments * size.num_ranks)
+
+    with controlled() as controller:
+        waited_s = waited()
+        sent = asyncio.run(reports(controller))
+        waited_s = waited() - waited_s
+    arrivals = controller.arrivals
+    return [
+        *_figures(sent, arrivals, num_deployments * size.num_ranks),
+        Figure(OTHERS_OF_AGENTS, waited_s / arrivals.seconds, ""),
+    ]
 
 
 def _figures(sent: Sent, arrivals: Arrivals, num_agents: int) -> list[Figure]:

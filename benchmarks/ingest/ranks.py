@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import grpc.aio
 from eplb.v1 import agent_pb2, agent_pb2_grpc
@@ -12,13 +13,25 @@ from benchmarks.ingest.server import ReportKey
 from benchmarks.ingest.shape import K3, SENT_EVERY, STEPS_PER_REPORT, Deployment, Size
 from eplb_service.wire.up import encode_up
 
-__all__ = ["INTERVAL_S", "Sent", "report_all"]
+__all__ = ["INTERVAL_S", "Sent", "Watch", "report_all"]
 
 INTERVAL_S = 0.5
 _HELLO_S = 300.0
 
 Sent = dict[ReportKey, float]
 Stream = grpc.aio.StreamStreamCall[agent_pb2.UpMessage, agent_pb2.DownMessage]
+
+
+class Watch(Protocol):
+    """What is told of the agents' progress."""
+
+    def begin(self) -> None:
+        """All ranks are welcomed."""
+        ...
+
+    async def end(self, sent: Sent) -> None:
+        """All reports are sent, and the ranks stay until this returns."""
+        ...
 
 
 class Agents:
@@ -48,26 +61,27 @@ async def report_all(
     warm_up: int,
     num_deployments: int,
     size: Size = K3,
-    on_connected: Callable[[], None],
+    watch: Watch,
 ) -> Sent:
     """Connect all ranks, let them report, and return when each report was sent.
 
-    warm_up         reports before the first that is returned
-    on_connected    called once all ranks are welcomed
+    warm_up    reports before the first that is returned
     """
     async with asyncio.timeout(_HELLO_S + (warm_up + num_reports + SENT_EVERY) * INTERVAL_S * 4):
         async with _connected(port, num_deployments, size) as groups:
-            on_connected()
+            watch.begin()
             everything: Sent = {}
             async with asyncio.TaskGroup() as tasks:
                 for index, agents in enumerate(groups):
-                    # Deployments do not know each other, and count steps of their own: spread over
-                    # the time from one report with sent counts to the next, they cover it.
-                    offset_s = SENT_EVERY * INTERVAL_S * index / len(groups)
+                    # Deployments do not know each other, and count steps of their own: they are
+                    # spread over an interval, and over those from one sent count to the next.
+                    intervals = SENT_EVERY * index // len(groups) + index / len(groups)
+                    offset_s = INTERVAL_S * intervals
                     tasks.create_task(_report(agents, offset_s, warm_up + num_reports, everything))
-            await asyncio.sleep(INTERVAL_S)  # what was sent last arrives
-    first_step = warm_up * STEPS_PER_REPORT
-    return {key: at_s for key, at_s in everything.items() if key.step > first_step}
+            first_step = warm_up * STEPS_PER_REPORT
+            sent = {key: at_s for key, at_s in everything.items() if key.step > first_step}
+            await watch.end(sent)
+    return sent
 
 
 async def _report(agents: Agents, offset_s: float, num_reports: int, sent: Sent) -> None:

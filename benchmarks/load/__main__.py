@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.figures import Figure, broken, table, write
-from benchmarks.ingest.measure import MIB, OTHERS, measure
+from benchmarks.ingest.measure import MIB, OTHERS, OTHERS_OF_AGENTS, measure
 from benchmarks.ingest.ranks import INTERVAL_S
 from benchmarks.ingest.shape import SMALL
 from benchmarks.load import scaling
@@ -85,11 +85,11 @@ def told(prefix: str, figures: Sequence[Figure]) -> list[Figure]:
     """Print figures as soon as they are there, and return them under a longer name."""
     named = [replace(figure, name=f"{prefix}{figure.name}") for figure in figures]
     print(table("load", named), flush=True)
-    kept = next((figure.value for figure in figures if figure.name == OTHERS), 0.0)
+    kept = max((f.value for f in figures if f.name in (OTHERS, OTHERS_OF_AGENTS)), default=0.0)
     if kept > _QUIET:
         print(
-            f"  other programs kept the controller's core for {kept:.0%} of the time: what was "
-            "late says little of it, the CPU time of a report does",
+            f"  other programs kept a core for {kept:.0%} of the time: what was late says little "
+            "of the controller, the CPU time of a report does",
             flush=True,
         )
     return named

@@ -3,6 +3,7 @@
 import argparse
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from typing import NoReturn
 
 from eplb_service.cli.client import Client
 from eplb_service.cli.contexts import CONTEXT_VARIABLE
@@ -31,7 +32,7 @@ class Adder:
     def __call__(self, name: str, verb: Verb, about: str, example: str) -> ArgumentParser:
         """Add a verb with its help."""
         parser = self._made(name, about, example)
-        parser.set_defaults(verb=verb)
+        parser.set_defaults(verb=verb, named=parser.prog)
         self._verbs.append(parser)
         return parser
 
@@ -71,7 +72,7 @@ def top_parser(
     name: str, *, parents: list[ArgumentParser], description: str, epilog: str
 ) -> ArgumentParser:
     """Make the parser that the verbs hang on."""
-    return ArgumentParser(
+    return _Parser(
         prog=name,
         parents=parents,
         description=description,
@@ -79,6 +80,17 @@ def top_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+class _Parser(ArgumentParser):
+    """Says more of what it does not understand; its verbs' parsers are of this kind too."""
+
+    def error(self, message: str) -> NoReturn:
+        """Complain and exit."""
+        if message.endswith("expected one argument"):
+            option = message.removeprefix("argument ").partition(":")[0].rpartition("/")[2]
+            message = f"{message}; a value that begins with '-' is written {option}=VALUE"
+        super().error(message)
 
 
 def shared_options() -> ArgumentParser:

@@ -24,9 +24,12 @@ def read_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise invalid(f"{path} cannot be read: {error.strerror}") from error
+        raise invalid(f"{path} cannot be read: {error.strerror}; nothing was done") from error
     if len(data) > MAX_FILE_BYTES:
-        raise invalid(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; is it the right file?")
+        raise invalid(
+            f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; is it the right file? "
+            "Nothing was done"
+        )
     return data
 
 

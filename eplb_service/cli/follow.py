@@ -14,8 +14,9 @@ from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, invalid
 from eplb_service.cli.options import Options, Output
 from eplb_service.cli.plain import plain
+from eplb_service.cli.saying import say
 from eplb_service.cli.show_status import show_heat, show_history, show_status
-from eplb_service.cli.words import clock_time
+from eplb_service.cli.words import GAP, clock_time, visible
 from eplb_service.controller.records import HistoryEntry
 from eplb_service.controller.views import StatusView
 from eplb_service.server.admin_wire.plans import decode_history
@@ -86,8 +87,7 @@ def watch(client: Client, options: Options, args: Namespace) -> Answer:
         fresh = [entry for entry in reversed(view.entries) if entry not in told][:left]
         for entry in fresh:
             told.append(entry)
-            sys.stdout.write(f"{_event(entry, options.output)}\n")
-        sys.stdout.flush()
+            say(f"{_event(entry, options.output)}\n")
         left -= len(fresh)
         if not left or not _rested(client, EVERY_S):
             return Answer("", None)
@@ -96,19 +96,18 @@ def watch(client: Client, options: Options, args: Namespace) -> Answer:
 def _event(entry: HistoryEntry, output: Output) -> str:
     if output is not Output.TABLE:
         return json.dumps(plain(entry), allow_nan=False)
-    about = (clock_time(entry.at_s), entry.kind, f"epoch {entry.epoch}", entry.plan_id)
-    return "   ".join((*(word for word in about if word), entry.text))
+    about = (clock_time(entry.at_s), entry.kind, f"epoch {entry.epoch}", entry.plan_id, entry.who)
+    return GAP.join(visible(word) for word in (*about, entry.text) if word)
 
 
 def top(client: Client, options: Options, args: Namespace) -> Answer:
     """Draw status, hottest experts and last events over and over, until stopped."""
     if options.output is not Output.TABLE:
         raise invalid("top draws for people; for machines there are `status -o json` and `watch`")
-    clear = CLEAR if sys.stdout.isatty() else ""
+    clear = CLEAR if sys.stdout and sys.stdout.isatty() else ""
     left: int = args.count or sys.maxsize
     while True:
-        sys.stdout.write(f"{clear}{_frame(client, options)}\n")
-        sys.stdout.flush()
+        say(f"{clear}{_frame(client, options)}\n")
         left -= 1
         if not left or not _rested(client, args.every):
             return Answer("", None)

@@ -71,9 +71,13 @@ class Keys(BaseModel, frozen=True, extra="forbid"):
         try:
             words = Path(self.token_file).read_bytes().split()
         except OSError as error:
-            raise invalid(f"{self.token_file}: {error.strerror}. Nothing was asked") from error
+            raise invalid(
+                f"token file {self.token_file}: {error.strerror}. Nothing was asked"
+            ) from error
         if len(words) != 1 or not words[0].isascii():
-            raise invalid(f"{self.token_file} holds no token; expected one word. Nothing was asked")
+            raise invalid(
+                f"token file {self.token_file} holds no token; expected one word. Nothing was asked"
+            )
         return (("authorization", f"Bearer {words[0].decode()}"),)
 
 

@@ -1,6 +1,5 @@
 """eplbctl: answers go to stdout, complaints to stderr, and the exit code says how it went."""
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -9,8 +8,9 @@ from eplb_service.cli.adder import Verb
 from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, Elsewhere, Exit, Failure, invalid
 from eplb_service.cli.options import Options, Output
-from eplb_service.cli.parser import build_parser
+from eplb_service.cli.parser import parsed
 from eplb_service.cli.plain import as_json, as_yaml
+from eplb_service.cli.saying import say
 from eplb_service.domain.errors import EplbError
 
 MOST_HOPS = 3
@@ -39,14 +39,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _carried_out(words: Sequence[str]) -> int:
     _require_text(words)
     try:
-        args = build_parser().parse_args(words)
+        args = parsed(words)
     except SystemExit as end:
-        _say("")
+        say("")
         return int(end.code or 0)
     options = Options.of(args)
     answer = _run(args, options)
     if answer.text:
-        _say(f"{_written(answer, options.output)}\n")
+        say(f"{_written(answer, options.output)}\n")
     if answer.complaint:
         print(answer.complaint, file=sys.stderr)
     return answer.exit
@@ -58,22 +58,6 @@ def _require_text(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError as error:
             raise invalid(f"{word!a} is no text in UTF-8; nothing was asked") from error
-
-
-def _say(text: str) -> None:
-    """Write the answer through to its reader; raises Failure, or BrokenPipeError."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        # What is left in the buffer would fail again, and louder, when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise Failure(
-            Exit.FAILED,
-            f"the answer cannot be written: {error.strerror}; the command itself was carried out",
-        ) from error
 
 
 def _run(args: Namespace, options: Options) -> Answer:

@@ -19,6 +19,7 @@ CALL_TIMEOUT_S = 30.0
 WAIT_TIMEOUT_S = 600.0
 MOST_IN_32_BITS = (1 << 31) - 1
 MOST_IN_64_BITS = (1 << 63) - 1
+MOST_LAYERS = 1024
 EXAMPLE = "budget.max_moves=96"
 """A setting and a value for it."""
 
@@ -113,8 +114,11 @@ def layers(text: str) -> tuple[int, ...]:
                 f"{text!r} names no layers; write numbers of MoE layers, for example 3, 0-7 or "
                 "0,4,8-11"
             )
-        if len(range(int(first), int(last or first) + 1)) not in range(1, 1025):
+        num_layers = int(last or first) + 1 - int(first)
+        if num_layers < 1:
             raise ArgumentTypeError(f"{part!r} is no range of layers; write the smaller one first")
+        if num_layers > MOST_LAYERS:
+            raise ArgumentTypeError(f"{part!r} are {num_layers} layers; at most {MOST_LAYERS}")
         found.extend(range(small_number(first), small_number(last or first) + 1))
     return tuple(dict.fromkeys(found))
 

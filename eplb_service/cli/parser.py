@@ -1,6 +1,7 @@
 """The command line: every verb with its options, one line of help and an example."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -51,6 +52,16 @@ class CommandLine:
 def build_parser() -> ArgumentParser:
     """Return the parser of eplbctl; each verb leaves itself as `verb` in the namespace."""
     return build_command_line().parser
+
+
+def parsed(words: Sequence[str]) -> Namespace:
+    """Read a command line; raises SystemExit where it makes no sense, with that said."""
+    parser = build_parser()
+    args, rest = parser.parse_known_args(words)
+    if rest:
+        help_is_at = f"`{args.named} --help` lists what it takes"
+        parser.error(f"unrecognized arguments: {' '.join(rest)}; {help_is_at}")
+    return args
 
 
 def build_command_line() -> CommandLine:

@@ -23,7 +23,7 @@ from eplb.v1 import admin_pb2 as pb
 
 from eplb_service.cli.client import Client
 from eplb_service.cli.durations import show_duration
-from eplb_service.cli.ends import Answer, Exit, Failure
+from eplb_service.cli.ends import Answer, Exit, Failure, invalid
 from eplb_service.cli.files import write_whole
 from eplb_service.cli.options import CALL_TIMEOUT_S, Options
 from eplb_service.cli.plain import Plain
@@ -92,6 +92,8 @@ def start(client: Client, options: Options, args: Namespace) -> Answer:
     path: Path = args.file
     tape = _Tape(path, options.deployment)
     with _held(path) as control, _ended_by_signals(tape):
+        if path.exists():
+            raise invalid(f"{path} exists already; name another, nothing was recorded")
         try:
             _record(tape, client, args, control)
         except KeyboardInterrupt:

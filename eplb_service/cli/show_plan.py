@@ -52,7 +52,7 @@ def show_plan(view: ShownPlan) -> str:
         ),
         line("pay-back", *_payback(price)),
         line("heat", plan.heat_note or NO_DATA),
-        line("verdict", _verdict(view.verdict), *_spoke(view.verdict)),
+        *_verdict_lines(view.verdict),
     ]
     return "\n".join(lines)
 
@@ -134,6 +134,15 @@ def _payback(price: Price) -> list[str]:
         f"{price.won_s * 1e3:.2f} of {price.step_s * 1e3:.1f} ms won a step, "
         f"{price.expert_s * 1e3:.1f} ms experts, {price.stall_s * 1e3:.1f} ms lost",
     ]
+
+
+def _verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """The verdict, and each gate that did not say yes on a line of its own."""
+    answer = _verdict(verdict)
+    first, *others = [*_spoke(verdict), ""]
+    yield line("verdict", answer, first) if first else line("verdict", answer)
+    for other in others[:-1]:
+        yield line("", " " * len(answer), other)
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -14,9 +14,20 @@ GAP = "   "
 SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
+def visible(text: str) -> str:
+    r"""Text whose every character can be seen: others may have written it to move a cursor.
+
+    >>> visible("night\nshift")
+    'night\\nshift'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def line(label: str, *cells: str) -> str:
     """One fact: a label, then what is said of it."""
-    return label.ljust(LABEL_WIDTH) + GAP.join(cells)
+    return label.ljust(LABEL_WIDTH) + GAP.join(visible(cell) for cell in cells)
 
 
 def figure(value: float, digits: int = 2) -> str:
@@ -81,7 +92,7 @@ def imbalance(mean: float, worst: float, layer: int) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Columns under heads; those in `right` hold numbers and end together."""
-    cells = [list(heads), *(list(row) for row in rows)]
+    cells = [list(heads), *([visible(cell) for cell in row] for row in rows)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(heads))]
     lines = [
         GAP.join(

@@ -86,8 +86,8 @@ def judge_trial(trial: Trial, after: Aftermath, *, margin: float) -> Judgement:
     slower, spread = _slower(trial.paces, after)
     text = (
         f"imbalance {after.imbalance_new:.3f} measured, {after.imbalance_old:.3f} on the placement "
-        f"before under the same load, steps {slower:+.1%} (+-{spread:.1%}); promised was a drop of "
-        f"{trial.promised:.3f}"
+        f"before under the same load, steps {slower:+.1%} (+-{spread:.1%}); promised was "
+        f"{_told(trial.promised)}"
     )
     if -won > after.noise + margin * after.imbalance_old or slower > margin + spread:
         ruling = Ruling.WORSE
@@ -97,6 +97,12 @@ def judge_trial(trial: Trial, after: Aftermath, *, margin: float) -> Judgement:
         ruling = Ruling.SAME
     kept = min(1.0, max(0.0, won / trial.promised)) if trial.promised > 0 else float("nan")
     return Judgement(ruling, kept, text)
+
+
+def _told(promised: float) -> str:
+    return (
+        "nothing, as no load was measured then" if isnan(promised) else f"a drop of {promised:.3f}"
+    )
 
 
 def trust(kept: tuple[float, ...]) -> float:

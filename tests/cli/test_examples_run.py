@@ -64,10 +64,9 @@ def folder(tmp_path: Path, operators: Operators, monkeypatch: pytest.MonkeyPatch
     return tmp_path
 
 
-def fresh(path: Path) -> Path:
-    """The path, with nothing there."""
+def fresh(path: Path) -> None:
+    """Nothing is there now."""
     path.unlink()
-    return path
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.prog)
@@ -75,8 +74,10 @@ def test_the_example_of_every_verb_runs(ctl: Ctl, folder: Path, verb: ArgumentPa
     assert verb.epilog
     words = shlex.split(verb.epilog.removeprefix("example: "))[1:]
     assert main(["context", "set", "prod", "--endpoint", "127.0.0.1:1"]) == 0
+    if words[0] == "record":
+        fresh(folder / words[2])
     is_stop = verb.prog == "eplbctl record stop"
-    with recorder(fresh(folder / words[-1])) if is_stop else nullcontext():
+    with recorder(folder / words[2]) if is_stop else nullcontext():
         ran = ctl(*words, *ENDS.get(verb.prog, ()))
     assert ran.code == CODES.get(verb.prog, 0)
     assert SAYS[verb.prog] in ran.err if verb.prog in SAYS else not ran.err

@@ -103,8 +103,11 @@ def test_a_recording_tells_a_terminal_how_long_it_goes_on(
 ) -> None:
     del operators
     endpoint = f"127.0.0.1:{one_server.port}"
-    words = ("record", "start", str(tmp_path / "r.npz"), "--every", "0.1s", "--for", "0.6s")
-    shown, piped = (run(*words, on_terminal=on, EPLB_ENDPOINT=endpoint) for on in (True, False))
+    words = ("--every", "0.1s", "--for", "0.6s")
+    shown, piped = (
+        run("record", "start", str(tmp_path / name), *words, on_terminal=on, EPLB_ENDPOINT=endpoint)
+        for name, on in (("shown.npz", True), ("piped.npz", False))
+    )
     assert shown.code == piped.code == 0
     assert "1 window, " in shown.err
     assert BAR in shown.err

@@ -35,7 +35,7 @@ def test_figures_are_written_for_machines(tmp_path: Path) -> None:
 
 
 def test_every_measurement_has_a_name() -> None:
-    assert set(MEASUREMENTS) == {"planner", "ingest", "forward", "layer", "page"}
+    assert set(MEASUREMENTS) == {"planner", "ingest", "forward", "layer", "page", "scrape"}
 
 
 def test_simulated_ranks_report_what_a_window_takes() -> None:

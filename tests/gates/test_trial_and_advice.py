@@ -33,6 +33,13 @@ def test_a_plan_is_judged_by_the_load_that_came_after_it(
     assert f"{new:.3f} measured" in found.text
 
 
+def test_a_plan_that_was_drawn_without_load_promised_nothing() -> None:
+    after = Aftermath(1.0, 1.02, 0.05, 0.04, 100.0)
+    told = judge_trial(replace(TRIAL, promised=nan), after, margin=0.05).text
+    assert told.endswith("promised was nothing, as no load was measured then")
+    assert "nan" not in told
+
+
 def test_steps_that_were_never_even_convict_no_plan() -> None:
     """A busy machine: before the plan steps took 36 to 46 ms, after it 46."""
     after = Aftermath(1.5, 1.1, 0.02, 0.046, 100.0)

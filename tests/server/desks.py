@@ -134,6 +134,7 @@ class Operators:
         """Answered in turn, the last one again and again."""
         self.audit_kept: tuple[AuditEntry, ...] = ()
         """The newest first."""
+        self.told = views.a_history()
         self.map_text = '{"moe_layer_count": 0}'
         self.statuses: tuple[StatusView, ...] = (views.a_status(), views.a_quiet_status())
 
@@ -163,7 +164,7 @@ class Operators:
 
     async def history(self, deployment: str, limit: int) -> HistoryView:
         self._note("history", deployment, limit)
-        return views.a_history()
+        return self.told
 
     async def export(self, deployment: str, epoch: int) -> str:
         self._note("export", deployment, epoch)

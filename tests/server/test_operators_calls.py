@@ -197,6 +197,21 @@ def test_every_word_of_a_verdict_has_a_number() -> None:
         ("Abort", pb.AbortRequest(act=pb.Act(request_id="r" * 129)), "has 129 characters"),
         ("Rebalance", pb.RebalanceRequest(act=ACT_PB), "without its spec"),
         (
+            "Abort",
+            pb.AbortRequest(act=pb.Act(request_id="r", reason="x" * 1001), plan_id="p"),
+            "act.reason has 1001 characters; expected at most 1000",
+        ),
+        (
+            "Abort",
+            pb.AbortRequest(act=pb.Act(request_id="r", who="x" * 257), plan_id="p"),
+            "act.who has 257 characters; expected at most 256",
+        ),
+        (
+            "Plan",
+            pb.PlanRequest(spec=pb.PlanSpec(reason="x" * 1001)),
+            "spec.reason has 1001 characters; expected at most 1000",
+        ),
+        (
             "Rebalance",
             pb.RebalanceRequest(act=ACT_PB, spec=pb.PlanSpec(deployment="other")),
             "and spec 'other'; expected the same",

@@ -56,8 +56,10 @@ class Probe:
     def roll(self, by: int) -> None:
         """Change the map and leave the weights where they are.
 
-        What each slot is said to hold is changed alike, since otherwise the layer refuses.
+        What each slot is said to hold is changed alike, since otherwise the layer refuses. The
+        agent is let go of before: it would rightly refuse the next table, and end the rank.
         """
+        self._worker.eplb.detach("a test changes the map")
         stack = self._stack()
         for layer in range(stack.facts.num_layers):
             table = stack.live_table(layer)

@@ -10,6 +10,9 @@ from eplb_service.domain.errors import InvalidRequest
 from eplb_service.wire.scalars import natural
 
 MAX_REQUEST_ID = 128
+MAX_WHO = 256
+MAX_REASON = 1000
+"""Characters; both are kept with every line of history."""
 MAX_HISTORY = 10_000
 MAX_FREEZE_S = 366 * 24 * 3600.0
 
@@ -28,7 +31,9 @@ def decode_act(message: admin_pb2.Act) -> ActRequest:
             f"act.request_id has {len(message.request_id)} characters; expected 1 to "
             f"{MAX_REQUEST_ID}, so that the act happens once; nothing changed"
         )
-    return ActRequest(message.deployment, message.request_id, message.who, message.reason)
+    who = _short(message.who, "act.who", MAX_WHO)
+    reason = _short(message.reason, "act.reason", MAX_REASON)
+    return ActRequest(message.deployment, message.request_id, who, reason)
 
 
 def encode_spec(request: PlanRequest) -> admin_pb2.PlanSpec:
@@ -45,7 +50,9 @@ def encode_spec(request: PlanRequest) -> admin_pb2.PlanSpec:
 def decode_spec(message: admin_pb2.PlanSpec) -> PlanRequest:
     """Translate what is asked of a plan."""
     layers = decode_layers(message.layers)
-    return PlanRequest(message.deployment, message.policy, layers, message.reason, message.who)
+    who = _short(message.who, "spec.who", MAX_WHO)
+    reason = _short(message.reason, "spec.reason", MAX_REASON)
+    return PlanRequest(message.deployment, message.policy, layers, reason, who)
 
 
 def decode_layers(layers: Iterable[int]) -> tuple[int, ...]:
@@ -75,3 +82,12 @@ def decode_plan_id(plan_id: str) -> str:
     if not plan_id:
         raise InvalidRequest("plan_id is empty; expected the id that `plan` printed")
     return plan_id
+
+
+def _short(text: str, name: str, most: int) -> str:
+    """Return what a person wrote; raises InvalidRequest where it is no sentence any more."""
+    if len(text) > most:
+        raise InvalidRequest(
+            f"{name} has {len(text)} characters; expected at most {most}; nothing changed"
+        )
+    return text

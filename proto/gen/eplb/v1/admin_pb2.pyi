@@ -96,9 +96,9 @@ class Act(google.protobuf.message.Message):
     request_id: builtins.str
     """The same id acts once; never empty, at most 128 characters."""
     who: builtins.str
-    """Who asks."""
+    """Who asks; at most 256 characters."""
     reason: builtins.str
-    """Why."""
+    """Why; at most 1000 characters."""
     def __init__(
         self,
         *,
@@ -127,9 +127,9 @@ class PlanSpec(google.protobuf.message.Message):
     policy: builtins.str
     """Policy; empty: the configured one."""
     reason: builtins.str
-    """Why it is drawn, in the asker's words."""
+    """Why it is drawn, in the asker's words; at most 1000 characters."""
     who: builtins.str
-    """Who asks for it; where the act beside it says who, that counts."""
+    """Who asks for it, at most 256 characters; where the act beside it says who, that counts."""
     @property
     def layers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """MoE layer indexes that may change; empty: all."""

@@ -1,0 +1,1 @@
+"""Measures what scraping costs: the reports that arrive meanwhile, and itself."""
