@@ -73,9 +73,10 @@ async def report_all(
             everything: Sent = {}
             async with asyncio.TaskGroup() as tasks:
                 for index, agents in enumerate(groups):
-                    # Deployments do not know each other, and count steps of their own: spread over
-                    # the time from one report with sent counts to the next, they cover it.
-                    offset_s = SENT_EVERY * INTERVAL_S * index / len(groups)
+                    # Deployments do not know each other, and count steps of their own: they are
+                    # spread over an interval, and over those from one sent count to the next.
+                    intervals = SENT_EVERY * index // len(groups) + index / len(groups)
+                    offset_s = INTERVAL_S * intervals
                     tasks.create_task(_report(agents, offset_s, warm_up + num_reports, everything))
             first_step = warm_up * STEPS_PER_REPORT
             sent = {key: at_s for key, at_s in everything.items() if key.step > first_step}

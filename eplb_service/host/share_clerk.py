@@ -16,6 +16,8 @@ from eplb_service.domain.errors import EplbError, PlannerFailed, PlannerTimeout
 JOIN_S = 5.0
 NICENESS = 5
 """Below the controller's own: ranks are heard first where cores are scarce."""
+NICENESS_OF_SHARES = 10
+"""They are drawn all the time, and nothing waits for them."""
 
 Answer = Proposal | EplbError | None
 
@@ -108,7 +110,7 @@ def _ask(desk: _Desk, task: ShareTask) -> Answer | _Died:
 
 
 def _work(way: Connection) -> None:
-    settle()
+    settle(NICENESS_OF_SHARES)
     while True:
         try:
             task: ShareTask = way.recv()
@@ -129,9 +131,9 @@ def _drawn(task: ShareTask) -> Answer:
         )
 
 
-def settle() -> None:
+def settle(niceness: int = NICENESS) -> None:
     """Make a process that draws yield to the controller, and end with it."""
-    os.nice(NICENESS)
+    os.nice(niceness)
     Thread(target=_end_with_parent, daemon=True).start()
 
 
