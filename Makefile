@@ -151,8 +151,16 @@ failover: tools $(STAMP)
 
 # --- check --------------------------------------------------------------------------------------
 
-check: static unit
-	@echo "== check: all good"
+# Beside each other, since each needs one core; what the static part says is shown at its end.
+check: $(STAMP) chart-tools
+	@mkdir -p build; $(MAKE) --no-print-directory static >build/static.log 2>&1 & static=$$!; \
+	trap 'kill $$static; exit 130' INT TERM; \
+	unit=0; $(MAKE) --no-print-directory unit || unit=$$?; \
+	code=0; wait $$static || code=$$?; \
+	cat build/static.log; \
+	[ $$unit -eq 0 ] || echo "== check: unit tests failed, see above" >&2; \
+	[ $$code -eq 0 ] || echo "== check: the static part failed, see above" >&2; \
+	[ $$unit -eq 0 ] && [ $$code -eq 0 ] && echo "== check: all good"
 
 static: fmt-check lint types walls proto
 

@@ -102,8 +102,12 @@ def test_a_plan_is_judged_by_hand_checked_numbers() -> None:
     assert judged.changes.components == 1
     assert judged.balances.imbalance_even == pytest.approx(80 / 80)
     assert judged.balances.imbalance_shares == pytest.approx(1.0)
-    away = 20 + 30  # half of expert 2, and one source of node b for the balance of expert 0
+    # Away go half of expert 2, and one source of node b for the balance of expert 0, which takes
+    # rank 0 to 60 instead of 40. To make up for it one source of node a sends expert 1 to rank 3,
+    # and one of node b expert 3 to rank 1: the ranks compute 80, 90, 70 and 80.
+    away = 20 + 30 + 20 + 20
     assert judged.changes.own_node == pytest.approx(1 - away / 320)
+    assert judged.balances.imbalance_maps == pytest.approx(90 / 80)
     silent = np.zeros_like(sources)
     silent[:, 0, 2] = 10
     assert look_again(after, judged, silent, nodes).next_shares_fresh == pytest.approx(4.0)

@@ -52,13 +52,15 @@ static void sort_by_size(num count, const double *sizes, num *order) {
         }
 }
 
+/* To the replica with the most room, or a near one that has enough; ties go to the nearer one. */
 static void give(Partition *p, num source, double near) {
     double tokens = p->tokens[source], best_worth = 0.0;
     num best = 0;
     for (num c = 0; c < p->count; c++) {
         double worth = p->room[c];
         if (worth >= 0.5 * tokens) worth += near * (double)(REMOTE - steps(p, source, c));
-        if (c == 0 || worth > best_worth) best = c, best_worth = worth;
+        int ties = worth == best_worth && steps(p, source, c) < steps(p, source, best);
+        if (c == 0 || worth > best_worth || ties) best = c, best_worth = worth;
     }
     p->choice[source] = best;
     p->room[best] -= tokens;
