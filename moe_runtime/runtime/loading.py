@@ -35,6 +35,7 @@ from moe_runtime.runtime.fitting import (
     require_layer,
 )
 from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
+from moe_runtime.runtime.surroundings import lasting
 from moe_runtime.runtime.traffic import ByTable, Traffic
 
 __all__ = [
@@ -65,6 +66,7 @@ def served_as(traffic: Traffic, packing: Packing, dtype: torch.dtype) -> ServedA
     return ServedAs(packing, dtype, ExchangeMode.FUSED_MC2 in tuple(_may_be_chosen(traffic)))
 
 
+@lasting()
 def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> ExpertWeights:
     """Return one expert (layer, number), shared ones from E on, as slots hold it: of one slot.
 
