@@ -6,7 +6,6 @@ EPLB_STORE__URL or EPLB_GATES__MIN_GAIN; values that are no plain word are JSON.
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -18,12 +17,10 @@ from pydantic_settings import (
 )
 
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.domain.variables import misspelt
 from eplb_service.settings.complaints import complaints
 from eplb_service.settings.doors import require_locked_doors
-from eplb_service.settings.settings import DELIMITER, PREFIX, Settings, near
-
-OTHERS = ("EPLB_AGENT_",)
-"""Variables of other programs."""
+from eplb_service.settings.settings import Settings
 
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
@@ -48,7 +45,7 @@ class _FromEnvironment(Settings):
 def load_settings(file: Path | None = None) -> Settings:
     """Read settings; raises InvalidSettings that lists everything that is wrong, or open doors."""
     given = read_file(file) if file else {}
-    unknown = list(_unknown_variables())
+    unknown = misspelt(os.environ)
     try:
         loaded = _FromEnvironment.model_validate(given)
     except ValidationError as error:
@@ -75,14 +72,3 @@ def read_file(file: Path) -> dict[str, JsonValue]:
             f"settings file {file} is not one {'JSON' if file.suffix == '.json' else 'YAML'} "
             f"object of sections: {' '.join(str(error).split())}"
         ) from error
-
-
-def _unknown_variables() -> Iterator[str]:
-    """Nested variables whose section does not exist: they would be ignored without a word."""
-    for name in os.environ:
-        upper = name.upper()
-        if not upper.startswith(PREFIX) or DELIMITER not in upper or upper.startswith(OTHERS):
-            continue
-        section = upper.removeprefix(PREFIX).partition(DELIMITER)[0].lower()
-        if section not in Settings.model_fields:
-            yield f"{name} names no section of the settings; {near(section, Settings.model_fields)}"
