@@ -4,11 +4,9 @@ A file is YAML or JSON. Environment variables are EPLB_SECTION__FIELD, for examp
 EPLB_STORE__URL or EPLB_GATES__MIN_GAIN; values that are no plain word are JSON.
 """
 
-import json
 import os
 from pathlib import Path
 
-import yaml
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -17,10 +15,12 @@ from pydantic_settings import (
 )
 
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.domain.json_text import read_json
 from eplb_service.domain.variables import misspelt
 from eplb_service.settings.complaints import complaints
 from eplb_service.settings.doors import require_locked_doors
 from eplb_service.settings.settings import Settings
+from eplb_service.settings.yaml_text import read_yaml
 
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
@@ -61,14 +61,24 @@ def load_settings(file: Path | None = None) -> Settings:
 
 def read_file(file: Path) -> dict[str, JsonValue]:
     """Read a settings file; raises InvalidSettings where it is not one tree of settings."""
+    form = "JSON" if file.suffix == ".json" else "YAML"
     try:
         text = file.read_text(encoding="utf-8")
-        tree = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        tree = read_json(text) if form == "JSON" else read_yaml(text)
         return _OBJECT.validate_python({} if tree is None else tree)
     except OSError as error:
         raise InvalidSettings(f"settings file {file}: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise InvalidSettings(
-            f"settings file {file} is not one {'JSON' if file.suffix == '.json' else 'YAML'} "
-            f"object of sections: {' '.join(str(error).split())}"
+            f"settings file {file} is not one {form} object of sections: {_why(error)}"
         ) from error
+
+
+def _why(error: ValueError) -> str:
+    match error:
+        case ValidationError():
+            return "it holds something else"
+        case UnicodeDecodeError():
+            return "it is no text in UTF-8"
+        case _:
+            return str(error)
