@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
 
     def _require_keys_once(self, node: yaml.MappingNode) -> None:
         lines: dict[Hashable, int] = {}
-        known = cast("object", self.construct_object)  # pyright: ignore[reportUnknownMemberType]
+        known = cast("object", self.construct_object)
         build = cast("Callable[[yaml.Node], object]", known)
         names = [key for key, _ in node.value if _is_name(key)]
         for key in names:
