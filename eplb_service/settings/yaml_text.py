@@ -12,8 +12,11 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 def read_yaml(text: str) -> object:
     """Return what a text holds; raises ValueError that says what is wrong, and where it can."""
     try:
-        # A loader of plain values only, as yaml.safe_load's own.
-        return yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        try:
+            return cast("object", loader.get_single_data())
+        finally:
+            loader.dispose()
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
