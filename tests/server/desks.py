@@ -135,6 +135,7 @@ class Operators:
         self.audit_kept: tuple[AuditEntry, ...] = ()
         """The newest first."""
         self.told = views.a_history()
+        self.ran = views.a_run()
         self.map_text = '{"moe_layer_count": 0}'
         self.statuses: tuple[StatusView, ...] = (views.a_status(), views.a_quiet_status())
 
@@ -185,7 +186,7 @@ class Operators:
 
     async def run(self, deployment: str, plan_id: str) -> RunView:
         self._note("run", deployment, plan_id)
-        return views.a_run()
+        return self.ran
 
     async def apply(self, act: ActRequest, plan_id: str) -> RunView:
         self.entered.set()
