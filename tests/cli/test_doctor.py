@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from eplb_service.cli.checks import Level, clock
-from eplb_service.controller.views import RefusalView, StatusView
+from eplb_service.controller.views import StatusView
 from eplb_service.domain.errors import InsufficientSamples
 from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.metrics.exposition import MetricsServer
 from eplb_service.metrics.recorder import PrometheusRecorder
 from eplb_service.protocol.messages import HaltStatus
-from tests.cli.conftest import Ctl, Serving
+from tests.cli.conftest import Ctl
 from tests.server import views
 from tests.server.desks import Operators
 
@@ -202,21 +202,3 @@ def test_validate_is_map_validate(ctl: Ctl, tmp_path: Path) -> None:
     )
     assert (short, short.code) == (long, 0)
     assert (path.read_text(), path.stat().st_mtime_ns) == ("[[0, 1, 2, 3]]", before)
-
-
-@pytest.mark.parametrize("words", [("status",), ("status", "-o", "json"), ("doctor",)], ids=str)
-def test_a_refused_rank_is_told_by_every_look(
-    ctl: Ctl, operators: Operators, one_server: Serving, metrics: str, words: tuple[str, ...]
-) -> None:
-    operators.statuses = ()
-    refusal = RefusalView("new/0/serve/0/0", 3, "expert 7 sits more than once", 2.0)
-    one_server.ranks.refusals = (refusal,)
-    try:
-        ran = ctl(*words, *(("--metrics", metrics) if "doctor" in words else ()))
-    finally:
-        one_server.ranks.refusals = ()
-    assert ran.code == (1 if "doctor" in words else 0)
-    assert "rank 3 of new/0/serve/0/0" in ran.out + ran.err
-    assert "expert 7 sits more than once" in ran.out + ran.err
-    if "json" in words:
-        assert json.loads(ran.out) == []

@@ -24,7 +24,6 @@ from eplb_service.controller.views import (
     OperationView,
     PlanningView,
     RankView,
-    RefusalView,
     RunView,
     StatusView,
     WindowView,
@@ -291,20 +290,3 @@ def test_settings_are_shown_by_name() -> None:
 def test_everything_shown_is_plain_ascii() -> None:
     everything = [show_status(views.a_status()), explain_plan(shown_plan())]
     assert all(text.isascii() for text in everything)
-
-
-def a_refusal(rank: int, what: str) -> RefusalView:
-    why = f"rank {rank} of new/0/serve/0/0 is refused: {what}"
-    return RefusalView("new/0/serve/0/0", rank, why, 3.0)
-
-
-def test_ranks_that_were_refused_are_named_with_why_and_not_as_none() -> None:
-    twice = "its placement is unsound: expert 3 twice on one rank"
-    shown = show_statuses((), (a_refusal(0, twice), a_refusal(1, twice), a_refusal(2, "other")))
-    first, second = shown.splitlines()
-    assert first.startswith("refused      ranks 0, 1 of new/0/serve/0/0, last 3")
-    assert first.endswith(twice)
-    assert second.startswith("refused      rank 2 of new/0/serve/0/0")
-    assert "no deployment is registered" not in shown
-    many = tuple(a_refusal(rank, f"reason {rank}") for rank in range(12))
-    assert show_statuses((), many).splitlines()[-1].endswith("and for 4 more reasons")
