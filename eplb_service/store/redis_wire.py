@@ -86,16 +86,12 @@ class Wire:
         )
         self._is_fit = False
 
-    async def run(self, what: str, work: Callable[[], T | None]) -> T:
+    async def run(self, what: str, work: Callable[[], T | None], *, is_reading: bool = False) -> T:
         """Do work until it is done, in a thread; None means that another writer was faster.
 
         Raises StoreUnavailable if that takes longer than the deadline.
         """
-        return await asyncio.to_thread(self._run, what, work, UNKNOWN)
-
-    async def read(self, what: str, work: Callable[[], T | None]) -> T:
-        """Do work that writes nothing, as `run` does; raises StoreUnavailable."""
-        return await asyncio.to_thread(self._run, what, work, "")
+        return await asyncio.to_thread(self._run, what, work, "" if is_reading else UNKNOWN)
 
     def ask(self, *command: str | bytes | int) -> object:
         """Give one command."""
