@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of our answer has gone; there is nobody to tell
         return Exit.FAILED
     except KeyboardInterrupt:
-        print("interrupted; what the controller has begun goes on", file=sys.stderr)
+        print("interrupted before anything was asked", file=sys.stderr)
         return Exit.INTERRUPTED
 
 
@@ -47,7 +47,13 @@ def _carried_out(words: Sequence[str]) -> int:
         return int(end.code or 0)
     _require_known_variables()
     options = Options.of(args)
-    answer = _run(args, options)
+    try:
+        answer = _run(args, options)
+    except KeyboardInterrupt:
+        is_act = "request_id" in vars(args)  # reads have none
+        goes_on = "; what the controller has begun goes on" if is_act else ""
+        print(f"interrupted{goes_on}", file=sys.stderr)
+        return Exit.INTERRUPTED
     if answer.text:
         say(f"{_written(answer, options.output)}\n")
     if answer.complaint:

@@ -197,9 +197,21 @@ class StoreConflict(EplbError):
 
 
 class StoreUnavailable(EplbError):
-    """The store did not answer; nothing was recorded."""
+    """The store did not do what it was asked for.
+
+    text    what it could not do, and why
+    then    what that means where it was asked, if anything
+    """
 
     code = "store_unavailable"
+
+    def __init__(self, text: str, then: str = "") -> None:
+        self.text = text
+        super().__init__(text, then)
+
+    def __str__(self) -> str:
+        """Say both."""
+        return "; ".join(part for part in self.args if part)
 
 
 class NotLeader(EplbError):

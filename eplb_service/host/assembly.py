@@ -14,7 +14,7 @@ from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
 from eplb_service.controller.watched_store import WatchedBook
 from eplb_service.domain.directory import Directory
-from eplb_service.domain.errors import EplbError
+from eplb_service.domain.errors import EplbError, StoreUnavailable
 from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.locks import locks_of
 from eplb_service.host.system_clock import SystemClock
@@ -106,6 +106,7 @@ class Service:
             has_experts=server.expert_metrics,
             page=page,
         )
+        has_led = False
         try:
             port = await self._server.start()
             found = Addresses(
@@ -115,13 +116,18 @@ class Service:
             )
 
             async def leading() -> None:
+                nonlocal has_led
+                has_led = True
                 await self._server.lead(is_leading=True)
                 log.info("serving", extra={"endpoint": found.endpoint})
                 on_ready(found)
 
             await self._controller.run(leading)
         except BaseExceptionGroup as group:
-            raise _first_named(group) from group
+            named = _first_named(group)
+            if isinstance(named, StoreUnavailable) and not has_led:
+                named = _not_started(named, self._settings.store.url)
+            raise named from group
         finally:
             feed.closed.set()
             await self._server.stop()
@@ -137,6 +143,16 @@ class Service:
 def _directory_of(settings: DirectorySettings) -> Directory:
     entries = tuple((entry.deployments, entry.endpoint) for entry in settings.entries)
     return Directory(settings.mine, entries)
+
+
+def _not_started(away: StoreUnavailable, url: str) -> StoreUnavailable:
+    """Say what a store that cannot be used means before anything was served."""
+    see = "server, user and password" if url.startswith("redis") else "file and folder"
+    return StoreUnavailable(
+        away.text,
+        f"the controller does not start without its store: see to the {see} that store.url "
+        "names, then start it again. Ranks that run already serve on as they do",
+    )
 
 
 def _first_named(group: BaseExceptionGroup[BaseException]) -> BaseException:

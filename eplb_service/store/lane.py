@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from enum import Enum, auto
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from eplb_service.domain.errors import EplbError, StoreUnavailable
@@ -23,6 +24,7 @@ Work = Callable[[sqlite3.Connection], T]
 Connect = Callable[[float], sqlite3.Connection]
 """Open a connection, waiting at most the given seconds."""
 
+READ, WRITE = "BEGIN DEFERRED", "BEGIN IMMEDIATE"
 MAX_WAITING = 256
 PATIENCE = 0.9
 """Of the time that a job has left, the part that it may wait for a lock."""
@@ -67,12 +69,13 @@ class Job(Generic[T]):
 class Lane:
     """One thread with one connection to one file.
 
-    begin    the statement that opens each transaction
+    begin    READ or WRITE: the statement that opens each transaction
     """
 
     def __init__(self, file: str, connect: Connect, *, begin: str, deadline_s: float) -> None:
         self._file, self._connect, self._begin = file, connect, begin
         self._deadline_s = deadline_s
+        self._is_reading = begin == READ
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_WAITING)
         self._connection: sqlite3.Connection | None = None
         self._thread = threading.Thread(target=self._serve, name=f"store {begin}", daemon=True)
@@ -118,7 +121,9 @@ class Lane:
             job.future.set_exception(error)
         except sqlite3.Error as error:
             self._hang_up()
-            job.future.set_exception(self._unavailable(job.what, explained(error)))
+            job.future.set_exception(
+                self._unavailable(job.what, explained(error, Path(self._file)))
+            )
         except Exception as error:  # noqa: BLE001 -- a fault of ours; raised again at the caller
             self._hang_up()
             job.future.set_exception(error)
@@ -154,12 +159,15 @@ class Lane:
     def _late(self, job: Job[T]) -> StoreUnavailable:
         if job.give_up():
             return self._unavailable(job.what, f"it took longer than {self._deadline_s:g} s")
+        waited = f"{2 * self._deadline_s:g} s"
+        if self._is_reading:
+            return self._unavailable(job.what, f"it took longer than {waited}")
         return StoreUnavailable(
-            f"store {self._file}: the disk did not confirm within {2 * self._deadline_s:g} s that "
-            f"it could {job.what}; whether that is recorded will be seen when it answers again"
+            f"store {self._file}: the disk did not confirm within {waited} that it could "
+            f"{job.what}",
+            "whether that is recorded will be seen when it answers again",
         )
 
     def _unavailable(self, what: str, why: str) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"store {self._file}: could not {what}: {why}; nothing was recorded, serving goes on"
-        )
+        then = "" if self._is_reading else "nothing was recorded, serving goes on"
+        return StoreUnavailable(f"store {self._file}: could not {what}: {why}", then)

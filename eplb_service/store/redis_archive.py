@@ -33,7 +33,7 @@ class RedisArchive:
             lines = self._wire.ask("LRANGE", Keys(deployment).history, 0, limit - 1)
             return tuple(ENTRY.validate_json(line) for line in cast("list[bytes]", lines))
 
-        return await self._wire.run(f"read the history of {deployment}", work)
+        return await self._wire.run(f"read the history of {deployment}", work, is_reading=True)
 
     async def epoch(self, deployment: str, epoch: Epoch) -> tuple[EpochRecord, EpochEnd] | None:
         """One spent number and how it ended; None too where its placement is no longer kept."""
@@ -43,7 +43,9 @@ class RedisArchive:
             record = ledgers.body(self._wire, deployment, epoch) if line else None
             return ((record, line.end) if line and record else None,)
 
-        (found,) = await self._wire.run(f"read epoch {epoch} of {deployment}", work)
+        (found,) = await self._wire.run(
+            f"read epoch {epoch} of {deployment}", work, is_reading=True
+        )
         return found
 
     async def settled_before(self, deployment: str, epoch: Epoch) -> EpochRecord | None:
@@ -55,13 +57,13 @@ class RedisArchive:
             return (None if number is None else ledgers.body(self._wire, deployment, number),)
 
         what = f"look for a settled epoch of {deployment} before {epoch}"
-        (found,) = await self._wire.run(what, work)
+        (found,) = await self._wire.run(what, work, is_reading=True)
         return found
 
     async def audited(self, below: int, limit: int) -> tuple[AuditEntry, ...]:
         """Entries of the audit below a number (0: all), the newest first."""
         return await self._wire.run(
-            "read the audit", lambda: audits.newest_lines(self._wire, below, limit)
+            "read the audit", lambda: audits.newest_lines(self._wire, below, limit), is_reading=True
         )
 
     def close(self) -> None:
@@ -95,4 +97,6 @@ class RedisBeats:
 
     async def pulse(self) -> Pulse:
         """Who led last, and how often it has said so."""
-        return await self._wire.run("look for a leader", lambda: ledgers.pulse(self._wire))
+        return await self._wire.run(
+            "look for a leader", lambda: ledgers.pulse(self._wire), is_reading=True
+        )

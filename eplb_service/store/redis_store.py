@@ -75,7 +75,7 @@ class RedisStore(RedisBook):
             names = cast("list[bytes]", self._wire.ask("SMEMBERS", NAMES))
             return tuple(sorted(name.decode() for name in names))
 
-        return await self._wire.run("list the deployments", work)
+        return await self._wire.run("list the deployments", work, is_reading=True)
 
     async def recover(self, deployment: str) -> Recovered | None:
         """Everything known of one deployment; None where nothing is."""
@@ -87,7 +87,7 @@ class RedisStore(RedisBook):
             is_whole = ledgers.read(self._wire, deployment).version == ledger.version
             return (found,) if is_whole else None
 
-        (found,) = await self._wire.run(f"recover {deployment}", work)
+        (found,) = await self._wire.run(f"recover {deployment}", work, is_reading=True)
         return found
 
     async def register(

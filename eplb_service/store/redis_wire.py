@@ -28,6 +28,10 @@ Command = tuple[str | bytes | int, ...]
 CALLS_IN_DEADLINE = 4
 """A call to the server may take a deadline's share of this."""
 
+NOTHING = "nothing was recorded, serving goes on"
+UNKNOWN = "whether it is recorded will be seen when it answers again, serving goes on"
+"""What a write that failed means: before it was sent, and after."""
+
 GIVE = """
 while at <= #ARGV do
   local size = tonumber(ARGV[at])
@@ -82,12 +86,12 @@ class Wire:
         )
         self._is_fit = False
 
-    async def run(self, what: str, work: Callable[[], T | None]) -> T:
+    async def run(self, what: str, work: Callable[[], T | None], *, is_reading: bool = False) -> T:
         """Do work until it is done, in a thread; None means that another writer was faster.
 
         Raises StoreUnavailable if that takes longer than the deadline.
         """
-        return await asyncio.to_thread(self._run, what, work)
+        return await asyncio.to_thread(self._run, what, work, "" if is_reading else UNKNOWN)
 
     def ask(self, *command: str | bytes | int) -> object:
         """Give one command."""
@@ -129,22 +133,24 @@ class Wire:
         """Hang up."""
         self._client.close()
 
-    def _run(self, what: str, work: Callable[[], T | None]) -> T:
+    def _run(self, what: str, work: Callable[[], T | None], then: str) -> T:
         give_up_at = time.monotonic() + self._deadline_s
+        meaning = then and NOTHING
         try:
             self.require_durable()
+            meaning = then
             while time.monotonic() < give_up_at:
                 done = work()
                 if done is not None:
                     return done
         except RedisError as error:
             raise StoreUnavailable(
-                f"store {self.place}: could not {what}: {error}; whether it is recorded will be "
-                "seen when it answers again, serving goes on"
+                f"store {self.place}: could not {what}: {error}", meaning
             ) from error
         raise StoreUnavailable(
             f"store {self.place}: could not {what} within {self._deadline_s:g} s, as others wrote "
-            "at the same time; nothing was recorded, serving goes on"
+            "at the same time",
+            NOTHING,
         )
 
     def require_durable(self) -> None:

@@ -6,6 +6,7 @@ acknowledged survives a loss of power.
 
 import sqlite3
 from pathlib import Path
+from shutil import disk_usage
 from time import monotonic, sleep
 
 from eplb_service.domain.errors import StoreUnavailable
@@ -14,6 +15,9 @@ APPLICATION_ID = 0x45504C42
 """The letters EPLB: marks a SQLite file as ours."""
 VERSION = 5
 LOOK_S = 0.01
+FULL = "the disk is full; make room on it"
+LEAST_ROOM_BYTES = 1 << 16
+"""A disk with less has no room for a write-ahead log and its index."""
 PRIMARY_CODE = 0xFF
 """SQLite puts details of an error into the bits above."""
 
@@ -79,7 +83,9 @@ def connect(path: Path, wait_s: float) -> sqlite3.Connection:
             connection.close()
             raise
     except sqlite3.Error as error:
-        raise StoreUnavailable(f"store {path}: could not open it: {explained(error)}") from error
+        raise StoreUnavailable(
+            f"store {path}: could not open it: {explained(error, path)}"
+        ) from error
     return connection
 
 
@@ -150,10 +156,21 @@ def version_of(connection: sqlite3.Connection, path: Path) -> int:
     return version
 
 
-def explained(error: sqlite3.Error) -> str:
+def explained(error: sqlite3.Error, path: Path) -> str:
     """Say in an operator's words what SQLite complains of."""
     code = error.sqlite_errorcode if hasattr(error, "sqlite_errorcode") else 0
     match code & PRIMARY_CODE:
+        case sqlite3.SQLITE_FULL:
+            return FULL
+        case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN if _is_full(path):
+            return FULL
+        case sqlite3.SQLITE_IOERR:
+            return f"the disk failed ({error})"
+        case sqlite3.SQLITE_CORRUPT:
+            return (
+                "the file is damaged; move it away and put a backup in its place with "
+                "`eplb-service store restore`"
+            )
         case sqlite3.SQLITE_NOTADB:
             return "the file is not a database; name another in store.url, nothing was changed"
         case sqlite3.SQLITE_CANTOPEN:
@@ -164,3 +181,11 @@ def explained(error: sqlite3.Error) -> str:
             return "another process has locked it"
         case _:
             return str(error)
+
+
+def _is_full(path: Path) -> bool:
+    """Whether there is no room; SQLite calls some of its writes that found none failures."""
+    try:
+        return disk_usage(path.parent).free < LEAST_ROOM_BYTES
+    except OSError:
+        return False  # it is another complaint then

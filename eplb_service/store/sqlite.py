@@ -37,7 +37,7 @@ from eplb_service.store.judge import (
     start_is_news,
     unknown_deployment,
 )
-from eplb_service.store.lane import Lane
+from eplb_service.store.lane import READ, WRITE, Lane
 from eplb_service.store.schema import connect
 
 Write = Callable[[sqlite3.Connection], None]
@@ -51,7 +51,7 @@ class SqliteArchive:
 
     def __init__(self, path: Path, *, deadline_s: float = 5.0) -> None:
         opened = partial(connect, path)
-        self._reads = Lane(str(path), opened, begin="BEGIN DEFERRED", deadline_s=deadline_s)
+        self._reads = Lane(str(path), opened, begin=READ, deadline_s=deadline_s)
         self._lanes = [self._reads]
 
     async def history(self, deployment: str, limit: int) -> tuple[HistoryEntry, ...]:
@@ -91,7 +91,7 @@ class SqliteBook(SqliteArchive):
     def __init__(self, path: Path, *, deadline_s: float = 5.0) -> None:
         super().__init__(path, deadline_s=deadline_s)
         opened = partial(connect, path)
-        self._writes = Lane(str(path), opened, begin="BEGIN IMMEDIATE", deadline_s=deadline_s)
+        self._writes = Lane(str(path), opened, begin=WRITE, deadline_s=deadline_s)
         self._lanes.append(self._writes)
 
     async def audit(self, happened: Happened) -> AuditEntry:

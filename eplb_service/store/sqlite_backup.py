@@ -35,6 +35,13 @@ WAIT_S = 10.0
 TABLES = ("fence", "deployments", "epochs", "history", "audit")
 
 
+NO_BACKUP = {
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite file",
+    sqlite3.SQLITE_CORRUPT: "it is damaged",
+}
+"""By SQLite's code: what is wrong with a file that was to be restored."""
+
+
 def back_up(path: Path, file: Path) -> Copied:
     """Copy the store into a new file; raises StoreUnavailable or InvalidRequest."""
     require_new(file)
@@ -52,7 +59,7 @@ def back_up(path: Path, file: Path) -> Copied:
         part.rename(file)
     except sqlite3.Error as error:
         raise StoreUnavailable(
-            f"store {path}: could not back it up: {explained(error)}; nothing was written"
+            f"store {path}: could not back it up: {explained(error, part)}", "nothing was written"
         ) from error
     finally:
         part.unlink(missing_ok=True)
@@ -73,8 +80,7 @@ def restore(path: Path, restoring: Restoring) -> Copied:
         try:
             copied = _copy_checked(file, prepared)
         except sqlite3.Error as error:
-            is_other = error.sqlite_errorcode == sqlite3.SQLITE_NOTADB
-            why = "it is not a SQLite file" if is_other else explained(error)
+            why = NO_BACKUP.get(error.sqlite_errorcode) or explained(error, prepared)
             raise unreadable(file, why) from error
         # Tables of an earlier release are led on in the copy, never in the backup.
         connect(prepared, WAIT_S).close()
@@ -85,7 +91,8 @@ def restore(path: Path, restoring: Restoring) -> Copied:
                 _replace_all(store, seen, restoring)
             except sqlite3.Error as error:
                 raise StoreUnavailable(
-                    f"store {path}: could not restore it: {explained(error)}; nothing was restored"
+                    f"store {path}: could not restore it: {explained(error, path)}",
+                    "nothing was restored",
                 ) from error
     return copied
 

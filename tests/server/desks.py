@@ -11,6 +11,7 @@ from eplb_service.controller.views import (
     HistoryView,
     NothingView,
     PlanView,
+    RefusalView,
     RunView,
     StatusView,
 )
@@ -96,8 +97,12 @@ class Ranks:
         self.slow: asyncio.Event | None = None
         self.slow_hello: asyncio.Event | None = None
         self.has_hello = asyncio.Event()
+        self.refusals: tuple[RefusalView, ...] = ()
         self.close_after_turns: int | None = None
         """Close every stream so many turns of the event loop after its Hello."""
+
+    def refused(self, deployment: str) -> tuple[RefusalView, ...]:
+        return tuple(r for r in self.refusals if deployment in ("", r.deployment))
 
     async def hello(self, hello: Hello, outbox: Outbox) -> Link:
         if self.wrong_hello is not None:
@@ -173,7 +178,7 @@ class Operators:
 
     async def get_config(self, deployment: str) -> Mapping[str, str]:
         self._note("get_config", deployment)
-        return {"gates.min_gain": "0.05"}
+        return {"gates.min_gain": "0.05", "planning.policy": '"incremental"'}
 
     async def audit(self, happened: Happened) -> AuditEntry:
         raise NotImplementedError
