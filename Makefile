@@ -79,6 +79,7 @@ $(STAMP): requirements/dev.txt requirements/constraints.txt pyproject.toml $(KER
 	    { echo "$(PYTHON) must be Python 3.11 or newer with venv (Debian: python3-venv);" \
 	      "name another with make PYTHON=..." >&2; exit 1; }
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@echo "== install Python packages: minutes the first time, in which pip prints nothing"
 	$(PY) -m pip install --quiet -r requirements/dev.txt
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 
 from eplb.v1 import admin_pb2 as pb
 
@@ -117,9 +118,14 @@ def config_set(client: Client, options: Options, args: Namespace) -> Answer:
 
 
 def policy_set(client: Client, options: Options, args: Namespace) -> Answer:
-    """Plan by another policy from now on."""
+    """Plan by another policy from now on, and say by which before."""
+    request = pb.GetConfigRequest(deployment=options.deployment)
+    before = client.ask(client.stub.GetConfig, request).values.get(POLICY, "null")
     args.values = [(POLICY, args.name)]
-    return config_set(client, options, args)
+    done = config_set(client, options, args)
+    now = json.dumps(done.tree.get(POLICY)) if isinstance(done.tree, dict) else ""
+    change = f"{before} to {now}" if now != before else f"{now}, as before"
+    return replace(done, text=f"{POLICY}: {change}")
 
 
 def act(options: Options, args: Namespace) -> pb.Act:

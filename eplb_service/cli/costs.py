@@ -2,12 +2,13 @@
 
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass
-from math import inf, isfinite, isnan, nan
+from math import inf, isnan, nan
 
 from eplb_service.cli.ends import invalid
 from eplb_service.cli.what_if import Evenness, Outcome
-from eplb_service.cli.words import NO_DATA, count
+from eplb_service.cli.words import NEVER, NO_DATA, count
 from eplb_service.domain.errors import EplbError
+from eplb_service.domain.plan import MOST_PAYBACK
 from eplb_service.gates.advice import Prospects, advise
 from eplb_service.policies.bounds import Topology
 from eplb_service.policies.catalog import policy_named
@@ -63,7 +64,7 @@ def payback(steps: float) -> str:
     """Say after how many steps a plan has paid."""
     if isnan(steps):
         return NO_DATA
-    return count(round(steps), "step") if isfinite(steps) else "never"
+    return count(round(steps), "step") if steps <= MOST_PAYBACK else NEVER
 
 
 def policies(text: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ def main() -> int:
     try:
         from eplb_service.cli.main import main as run  # noqa: PLC0415 -- what may be interrupted
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; nothing was done\n")
+        sys.stderr.write("interrupted before anything was asked\n")
         return 130
     return run()
 

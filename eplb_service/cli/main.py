@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()  # the reader of our answer has gone; there is nobody to tell
         return Exit.FAILED
     except KeyboardInterrupt:
-        print("interrupted; what the controller has begun goes on", file=sys.stderr)
+        print("interrupted before anything was asked", file=sys.stderr)
         return Exit.INTERRUPTED
 
 
@@ -51,6 +51,11 @@ def _carried_out(words: Sequence[str]) -> int:
     patience = PATIENCE_S.set(options.timeout_s)
     try:
         answer = _run(args, options)
+    except KeyboardInterrupt:
+        is_act = "request_id" in vars(args)  # reads have none
+        goes_on = "; what the controller has begun goes on" if is_act else ""
+        print(f"interrupted{goes_on}", file=sys.stderr)
+        return Exit.INTERRUPTED
     finally:
         PATIENCE_S.reset(patience)
     if answer.text:

@@ -24,6 +24,7 @@ from eplb_service.cli.show_status import (
 from eplb_service.controller.desk import PlanRequest
 from eplb_service.controller.views import NothingView
 from eplb_service.domain import plan as plans
+from eplb_service.domain.variables import near
 from eplb_service.server.admin_wire.plans import (
     ShownPlan,
     decode_answer,
@@ -86,7 +87,8 @@ def config_get(client: Client, options: Options, args: Namespace) -> Answer:
     unknown = [name for name in names if name not in values]
     if unknown:
         raise invalid(
-            f"{', '.join(unknown)}: no such setting; `eplbctl config get` shows all that can be set"
+            "; ".join(f"{name}: no such setting; {near(name, sorted(values))}" for name in unknown)
+            + ". `eplbctl config get` shows all that can be set"
         )
     return config_answer({name: values[name] for name in names})
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from math import isfinite, isnan
 
 from eplb_service.cli.words import (
+    NEVER,
     NO_DATA,
     clock_time,
     count,
@@ -14,7 +15,7 @@ from eplb_service.cli.words import (
     table,
 )
 from eplb_service.controller.views import NothingView, RunView
-from eplb_service.domain.plan import Answer, Origin, Price, Verdict
+from eplb_service.domain.plan import MOST_PAYBACK, Answer, Origin, Price, Verdict
 from eplb_service.server.admin_wire.plans import ShownPlan
 
 JUDGED_AS = {
@@ -127,8 +128,8 @@ def _takes(seconds: float) -> Iterator[str]:
 
 
 def _payback(price: Price) -> list[str]:
-    if not isfinite(price.payback_steps):
-        return ["never"]
+    if not price.payback_steps <= MOST_PAYBACK:
+        return [NEVER]
     return [
         f"after {count(round(price.payback_steps), 'step')}",
         f"{price.won_s * 1e3:.2f} of {price.step_s * 1e3:.1f} ms won a step, "

@@ -7,7 +7,10 @@ from math import isfinite, isnan
 import numpy as np
 
 from eplb_service.domain.ids import FloatArray
+from eplb_service.domain.plan import MOST_PAYBACK
 
+NEVER = f"never within {MOST_PAYBACK:.0e} steps"
+"""What does not pay, or so late that the number says nothing."""
 NO_DATA = "no data"
 LABEL_WIDTH = 13
 GAP = "   "

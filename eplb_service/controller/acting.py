@@ -51,7 +51,7 @@ class PlanVerbs:
             cause = asked(act, f"{kept.plan.cause.reason}; applied: {why(act)}")
             applied = replace(kept, plan=replace(kept.plan, cause=cause))
             await self._drawer.start(deployment, applied)
-            return run_view(deployment, deployment.book.find(plan_id))
+            return run_view(deployment, deployment.book.find(kept.plan.plan_id))
 
         return await once(deployment, act, f"apply {plan_id}", work)
 
@@ -72,14 +72,15 @@ class PlanVerbs:
 
         async def work() -> RunView:
             kept = deployment.book.find(plan_id)
+            found = kept.plan.plan_id
             if kept.phase is not PlanPhase.RUNNING:
                 raise InvalidRequest(
-                    f"plan {plan_id} is not running, it is {kept.phase}; nothing to end"
+                    f"plan {found} is not running, it is {kept.phase}; nothing to end"
                 )
-            await deployment.driver.ask(StopAsked(plan_id, f"aborted: {why(act)}"))
+            await deployment.driver.ask(StopAsked(found, f"aborted: {why(act)}"))
             text = f"plan aborted: {why(act)}"
-            self._teller.note(deployment, "abort", text, plan_id, who=name_of(act.who))
-            return run_view(deployment, deployment.book.find(plan_id))
+            self._teller.note(deployment, "abort", text, found, who=name_of(act.who))
+            return run_view(deployment, deployment.book.find(found))
 
         return await once(deployment, act, f"abort {plan_id}", work)
 

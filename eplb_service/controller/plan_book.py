@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 
 from eplb_service.controller.machine_state import PlanPhase
 from eplb_service.controller.views import PlanView
-from eplb_service.domain.errors import UnknownPlan
+from eplb_service.domain.errors import InvalidRequest, UnknownPlan
 from eplb_service.domain.placement import Placement
 from eplb_service.domain.plan import Plan, Verdict
 
 NUM_KEPT = 64
+SHORTEST_ID = 4
+"""Characters of an id from which its beginning stands for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +56,11 @@ class PlanBook:
             self._plans.popitem(last=False)
 
     def find(self, plan_id: str) -> KeptPlan:
-        """Return the kept plan; raises UnknownPlan, naming the newest ones."""
-        kept = self._plans.get(plan_id)
+        """Return the kept plan of an id, or of the beginning of one.
+
+        Raises UnknownPlan, naming the newest ones, and InvalidRequest where several begin so.
+        """
+        kept = self._plans.get(plan_id) or self._beginning_with(plan_id)
         if kept is None:
             newest = ", ".join(list(self._plans)[-5:]) or "none"
             raise UnknownPlan(
@@ -63,6 +68,17 @@ class PlanBook:
                 f"{NUM_KEPT} newer ones were drawn or the controller restarts; draw a new one"
             )
         return kept
+
+    def _beginning_with(self, start: str) -> KeptPlan | None:
+        found = [plan_id for plan_id in self._plans if plan_id.startswith(start)]
+        if len(start) < SHORTEST_ID or not found:
+            return None
+        if len(found) > 1:
+            raise InvalidRequest(
+                f"several plans begin with {start}: {', '.join(found)}; nothing was done, write "
+                "more of the one that is meant"
+            )
+        return self._plans[found[0]]
 
     def started(self, plan_id: str) -> KeptPlan | None:
         """The plan begins to run, maybe once more; returns what is kept of it, if anything."""

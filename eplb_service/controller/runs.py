@@ -39,6 +39,11 @@ def obstacle(state: DeploymentState, plan: Plan) -> EplbError | None:
     if state.run or state.flight or state.spending:
         running = state.run.plan.plan_id if state.run else "of an earlier controller"
         holdup = waits_for(state)
+        if running == plan.plan_id:
+            return DeploymentBusy(
+                f"plan {running} is running already{f' ({holdup})' if holdup else ''}; it was not "
+                "started again"
+            )
         return DeploymentBusy(
             f"plan {running} is running{f' ({holdup})' if holdup else ''}; wait for it, or abort "
             f"it, before starting {plan.plan_id}"

@@ -11,6 +11,9 @@ from eplb_service.domain.placement import Placement
 from eplb_service.domain.shares import Ownership, Shares, even_shares
 from eplb_service.domain.wave import WaveContent
 
+MOST_PAYBACK = 1e9
+"""Steps beyond which a pay-back is told as never: a year of steps of 30 ms."""
+
 
 class Origin(StrEnum):
     """As whose a plan is judged."""

@@ -3,7 +3,7 @@
 from math import isfinite, isnan
 
 from eplb_service.domain.heat import mean_with_data
-from eplb_service.domain.plan import Answer, Finding
+from eplb_service.domain.plan import MOST_PAYBACK, Answer, Finding
 from eplb_service.gates.context import Evidence, GateContext, Standing
 from eplb_service.gates.settings import GateSettings
 
@@ -91,7 +91,8 @@ def payback(context: GateContext) -> Finding:
     """The plan must win back the time that it costs."""
     price, limit = context.plan.price, context.settings.max_payback_steps
     steps = price.payback_steps
-    pays = f"pays back after {steps:.0f} steps" if isfinite(steps) else "never pays back"
+    never = f"never pays back within {MOST_PAYBACK:.0e} steps"
+    pays = f"pays back after {steps:.0f} steps" if steps <= MOST_PAYBACK else never
     text = (
         f"a step of {price.step_s * 1e3:.1f} ms, experts {price.expert_s * 1e3:.1f} ms of it on "
         f"the slowest rank, wins {price.won_s * 1e3:.2f} ms; serving loses "

@@ -189,8 +189,8 @@ def test_what_cannot_be_asked_is_packed_as_its_reason(
 def test_a_policy_is_a_setting(ctl: Ctl, operators: Operators) -> None:
     ran = ctl("policy", "set", "connected", "--reason", "shares are on")
     assert (ran.code, ran.err) == (0, "")
-    assert operators.asked[0][0] == "set_config"
-    assert operators.asked[0][2] == {"planning.policy": '"connected"'}
+    assert [asked[0] for asked in operators.asked] == ["get_config", "set_config"]
+    assert operators.asked[1][2] == {"planning.policy": '"connected"'}
 
 
 def test_validate_is_map_validate(ctl: Ctl, tmp_path: Path) -> None:

@@ -196,7 +196,10 @@ def test_the_worst_layer_may_be_another_one_after() -> None:
     price = replace(view.plan.price, imbalance_after=np.array([1.0, 1.2, nan]), payback_steps=inf)
     shown = show_plan(replace(view, plan=replace(view.plan, price=price)))
     assert "worst 4.20 (layer 0) to 1.20 (layer 1)" in shown
-    assert "pay-back     never" in shown
+    assert "pay-back     never within 1e+09 steps" in shown
+    price = replace(price, payback_steps=144280161717449216.0)
+    shown = show_plan(replace(view, plan=replace(view.plan, price=price)))
+    assert "pay-back     never within 1e+09 steps" in shown
 
 
 def test_explaining_a_plan_names_every_gate_and_wave() -> None:

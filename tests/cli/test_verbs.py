@@ -218,7 +218,10 @@ def test_resume_without_a_halt_has_nothing_to_do(
 
 
 def test_settings_are_shown_and_changed_by_name(ctl: Ctl, operators: Operators) -> None:
-    assert json.loads(ctl("config", "get", "-o", "json").out) == {"gates.min_gain": 0.05}
+    assert json.loads(ctl("config", "get", "-o", "json").out) == {
+        "gates.min_gain": 0.05,
+        "planning.policy": "incremental",
+    }
     ran = ctl("config", "set", "gates.min_gain=0.1", "gates.mode=gentle")
     assert ran.code == 0
     assert operators.asked[-1][2] == {"gates.min_gain": "0.1", "gates.mode": '"gentle"'}

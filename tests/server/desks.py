@@ -178,7 +178,7 @@ class Operators:
 
     async def get_config(self, deployment: str) -> Mapping[str, str]:
         self._note("get_config", deployment)
-        return {"gates.min_gain": "0.05"}
+        return {"gates.min_gain": "0.05", "planning.policy": '"incremental"'}
 
     async def audit(self, happened: Happened) -> AuditEntry:
         raise NotImplementedError
