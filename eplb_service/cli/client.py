@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
@@ -80,6 +81,7 @@ class Client:
         self.longest_call_s = LONGEST_CALL_S
         self.has_been_answered = False
         self._named = endpoint
+        self._shown: tuple[tuple[str, str], ...] | None = None
         self._give_up_at = time.monotonic() + timeout_s
 
     def __enter__(self) -> Self:
@@ -118,9 +120,7 @@ class Client:
             with self.keys.channel(endpoint, OPTIONS) as channel:
                 stub = admin_pb2_grpc.AdminServiceStub(channel)
                 try:
-                    stub.Status(
-                        admin_pb2.StatusRequest(), timeout=LOOK_S, metadata=self.keys.headers()
-                    )
+                    stub.Status(admin_pb2.StatusRequest(), timeout=LOOK_S, metadata=self._headers())
                 except grpc.RpcError:
                     continue
                 return endpoint
@@ -151,7 +151,7 @@ class Client:
     def _call(
         self, method: Method[Request, Response], request: Request, *, on_silence: str
     ) -> Response:
-        headers = self.keys.headers()
+        headers = self._headers()
         limit_s = min(self.remaining_s, self.longest_call_s)
         try:
             response = method(request, timeout=limit_s, metadata=headers)
@@ -191,6 +191,12 @@ class Client:
                 why = f"{self.endpoint}: {status.name.lower()}: {text}"
         kind = Unanswered if status in SILENCE else Failure
         return kind(exit_of(status, ""), why)
+
+    def _headers(self) -> tuple[tuple[str, str], ...]:
+        """Read the token anew, as it may be another by now; from a pipe it comes once."""
+        if self._shown is None or Path(self.keys.token_file).is_file():
+            self._shown = self.keys.headers()
+        return self._shown
 
     def _misfit(self, text: str) -> str:
         return "" if REFUSED in text else misfit(self.endpoint, self.keys)

@@ -9,6 +9,7 @@ import grpc
 from pydantic import BaseModel
 
 from eplb_service.cli.ends import Exit, Failure, invalid
+from eplb_service.cli.files import read_bytes
 from eplb_service.domain.addresses import host_of, is_this_machine
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.server.tls import ClientFiles, channel_credentials
@@ -52,6 +53,9 @@ class Keys(BaseModel, frozen=True, extra="forbid"):
                     "out by itself. Nothing was asked",
                 )
             return grpc.insecure_channel(endpoint, options=options)
+        for name in filter(None, (self.ca, self.certificate, self.key)):
+            if Path(name).exists() and not Path(name).is_file():  # each is read more than once
+                raise invalid(f"{name} is no regular file. Nothing was asked")
         files = ClientFiles(
             Path(self.ca),
             Path(self.certificate) if self.certificate else None,
@@ -68,12 +72,10 @@ class Keys(BaseModel, frozen=True, extra="forbid"):
         """Return what goes beside every request; raises Failure where the token is none."""
         if not self.token_file:
             return ()
-        try:
-            words = Path(self.token_file).read_bytes().split()
-        except OSError as error:
-            raise invalid(
-                f"token file {self.token_file}: {error.strerror}. Nothing was asked"
-            ) from error
+        path = Path(self.token_file)
+        if not path.exists():
+            raise invalid(f"token file {path}: No such file or directory. Nothing was asked")
+        words = read_bytes(path).split()
         if len(words) != 1 or not words[0].isascii():
             raise invalid(
                 f"token file {self.token_file} holds no token; expected one word. Nothing was asked"

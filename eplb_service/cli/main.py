@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from eplb_service.cli.adder import Verb
 from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, Elsewhere, Exit, Failure, invalid
+from eplb_service.cli.files import PATIENCE_S
 from eplb_service.cli.options import Options, Output
 from eplb_service.cli.parser import parsed
 from eplb_service.cli.plain import as_json, as_yaml
@@ -47,6 +48,7 @@ def _carried_out(words: Sequence[str]) -> int:
         return int(end.code or 0)
     _require_known_variables()
     options = Options.of(args)
+    patience = PATIENCE_S.set(options.timeout_s)
     try:
         answer = _run(args, options)
     except KeyboardInterrupt:
@@ -54,6 +56,8 @@ def _carried_out(words: Sequence[str]) -> int:
         goes_on = "; what the controller has begun goes on" if is_act else ""
         print(f"interrupted{goes_on}", file=sys.stderr)
         return Exit.INTERRUPTED
+    finally:
+        PATIENCE_S.reset(patience)
     if answer.text:
         say(f"{_written(answer, options.output)}\n")
     if answer.complaint:

@@ -78,6 +78,8 @@ class ExpertAdapters:
     """[adapters, experts, width of the routed part, rank]."""
 
     def __post_init__(self) -> None:
+        if self.a13_NERZ.ndim != 4:
+            raise ShapeMismatch("a13 of adapters", got=self.a13_NERZ.shape, expected="(N, E, R, Z)")
         n, e, r, z = self.a13_NERZ.shape
         f = self.b13_NEFR.shape[2] if self.b13_NEFR.ndim == 4 else 0
         wanted = {

@@ -50,6 +50,7 @@ __all__ = [
     "UnplacedExpert",
     "UnreadableRows",
     "Unsupported",
+    "require_type",
 ]
 
 
@@ -128,6 +129,15 @@ class ShapeMismatch(MoeError):
     def __init__(self, what: str, *, got: Sequence[int], expected: str) -> None:
         self.what, self.got, self.expected = what, tuple(got), expected
         super().__init__(f"{what} has shape {tuple(got)}, expected {expected}; nothing was changed")
+
+
+def require_type(what: str, given: object, wanted: tuple[type, ...], *, of: str) -> None:
+    """Raise ShapeMismatch for what is of none of some types: a word or a number in its place."""
+    if not isinstance(given, wanted):
+        names = " or ".join(kind.__name__ for kind in wanted)
+        raise ShapeMismatch(
+            f"{what} {given!r}, of type {type(given).__name__},", got=(), expected=f"a {names} {of}"
+        )
 
 
 class UnplacedExpert(MoeError):

@@ -14,6 +14,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.errors import require_type
+
 __all__ = ["Phase", "Step", "StepKind", "StepView"]
 
 
@@ -35,10 +37,14 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rank's part of one step."""
+    """One rank's part of one step. Raises ShapeMismatch for numbers in the place of its types."""
 
     kind: StepKind
     phase: Phase
+
+    def __post_init__(self) -> None:
+        require_type("kind", self.kind, (StepKind,), of="of moe_runtime")
+        require_type("phase", self.phase, (Phase,), of="of moe_runtime")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ __all__ = [
     "from_array",
     "gather_traced",
     "in_pieces",
+    "is_whole",
     "new_group",
     "split_rows",
     "start_all_to_all",
@@ -120,6 +121,11 @@ def all_to_all_traced(rows: Tensor, group: dist.ProcessGroup) -> Tensor:
 def first_line(error: RuntimeError) -> str:
     """Return the first line of what torch says, without the C++ stack below it."""
     return (str(error).splitlines() or [repr(error)])[0]
+
+
+def is_whole(number: object) -> bool:
+    """Tell whether something is a whole number; True and False are none."""
+    return isinstance(number, int | np.integer) and not isinstance(number, bool)
 
 
 def whole(numbers: npt.ArrayLike, what: str) -> npt.NDArray[np.int64]:

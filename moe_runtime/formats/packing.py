@@ -24,7 +24,7 @@ from moe_runtime.backends.codes import (
     pack_int4,
 )
 from moe_runtime.backends.cpu_linear import slot_matrix
-from moe_runtime.contracts.errors import ShapeMismatch
+from moe_runtime.contracts.errors import ShapeMismatch, require_type
 from moe_runtime.contracts.linears import (
     Fp8Linear,
     Int4A16Linear,
@@ -34,6 +34,7 @@ from moe_runtime.contracts.linears import (
     Mx8Linear,
 )
 from moe_runtime.contracts.rows import RowForm
+from moe_runtime.contracts.torch_calls import is_whole
 from moe_runtime.contracts.weights import (
     BiasedWeights,
     DenseWeights,
@@ -100,8 +101,13 @@ class Packing:
     """Inputs that share a scale in int4 formats; 0: all inputs of an output."""
 
     def __post_init__(self) -> None:
+        require_type("format", self.format, (WeightFormat,), of="of moe_runtime")
         grouped = self.format in {WeightFormat.W4A8, WeightFormat.W4A16}
-        if self.group_size < 0 or (self.group_size and not grouped):
+        if (
+            not is_whole(self.group_size)
+            or self.group_size < 0
+            or (self.group_size and not grouped)
+        ):
             raise ShapeMismatch(
                 f"groups of {self.format.value} weights",
                 got=(self.group_size,),

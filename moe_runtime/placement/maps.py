@@ -23,7 +23,7 @@ from torch import Tensor
 from moe_runtime.contracts.errors import BadTable, ShapeMismatch, UnplacedExpert
 from moe_runtime.contracts.ids import NOT_SENT, PhysicalIds
 from moe_runtime.contracts.stages import Placed, Routed
-from moe_runtime.contracts.torch_calls import from_array, to_array, unique_ints, whole
+from moe_runtime.contracts.torch_calls import from_array, is_whole, to_array, unique_ints, whole
 
 __all__ = ["DispatchTables", "SlotLayout", "remap"]
 
@@ -131,7 +131,7 @@ class DispatchTables:
 
     def _check_layer(self, layer: int) -> None:
         """Refuse what no layer is called; -1 would be the last one."""
-        if not 0 <= layer < len(self._tables_LEJ):
+        if not is_whole(layer) or not 0 <= layer < len(self._tables_LEJ):
             raise BadTable(
                 layer=layer, reason=f"there is no such layer: there are {len(self._tables_LEJ)}"
             )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import BadInstall, ShapeMismatch
-from moe_runtime.contracts.torch_calls import from_array, whole
+from moe_runtime.contracts.torch_calls import from_array, is_whole, whole
 from moe_runtime.contracts.weights import StackedWeights
 
 __all__ = ["EMPTY", "ExpertSlots", "Install", "digest"]
@@ -128,7 +128,7 @@ class ExpertSlots(Generic[W]):
 
     def _check_layer(self, layer: int) -> None:
         """Refuse what no layer is called; -1 would be the last one."""
-        if not 0 <= layer < len(self._layers):
+        if not is_whole(layer) or not 0 <= layer < len(self._layers):
             raise BadInstall(
                 layer=layer, reason=f"there is no such layer: there are {len(self._layers)}"
             )

@@ -21,6 +21,7 @@ from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.layer.given import LayerAdapters
 from moe_runtime.placement.slots import digest
 from moe_runtime.runtime.batch import Batch
+from moe_runtime.runtime.fitting import require_numbers
 from moe_runtime.runtime.model import StackShape
 from moe_runtime.runtime.surroundings import lasting
 
@@ -78,19 +79,21 @@ class LoadedAdapters:
         Copies, since their fingerprint is taken once: changed later by their owner, they would
         differ between ranks without a word.
         """
-        mark = _checked_mark(shape, self.num_adapters, layers)
+        mark = _checked_mark(shape, self.num_adapters, layers, self.dtype)
         with lasting(self.home):
             served = tuple(_served(layer, self.dtype, self.home) for layer in layers)
         return replace(self, layers=served, mark=mark)
 
 
-def _checked_mark(shape: StackShape, num_adapters: int, layers: Sequence[ExpertAdapters]) -> int:
+def _checked_mark(
+    shape: StackShape, num_adapters: int, layers: Sequence[ExpertAdapters], dtype: torch.dtype
+) -> int:
     """Return a fingerprint of all bytes; raises ShapeMismatch."""
     if len(layers) != shape.num_layers:
         raise ShapeMismatch("adapters", got=(len(layers),), expected=f"({shape.num_layers},)")
     wanted = (num_adapters, shape.num_experts, shape.routed_width, 2 * shape.intermediate)
     mark = 0
-    for layer in layers:
+    for number, layer in enumerate(layers):
         n, e, _, z = layer.a13_NERZ.shape
         if (n, e, z, layer.b13_NEFR.shape[2]) != wanted:
             raise ShapeMismatch(
@@ -102,6 +105,8 @@ def _checked_mark(shape: StackShape, num_adapters: int, layers: Sequence[ExpertA
             "a2": layer.a2_NERI,
             "b2": layer.b2_NEZR,
         }
+        for name, stack in stacks.items():
+            require_numbers(f"{name} of adapters of layer {number}", stack, dtype)
         mark = zlib.crc32(digest(stacks), mark)
     return mark
 

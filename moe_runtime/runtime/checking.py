@@ -58,6 +58,8 @@ def check_batch(shape: StackShape, batch: Batch) -> None:
 
 
 def _check_floats(what: str, given: Tensor) -> None:
+    if given.layout is not torch.strided:
+        raise ShapeMismatch(f"{what} of {given.layout}", got=given.shape, expected="not sparse")
     if given.dtype not in DTYPES:
         raise ShapeMismatch(
             f"{what} of {given.dtype}", got=given.shape, expected=f"one of {[*DTYPES]}"

@@ -16,7 +16,7 @@ from moe_runtime.layer.parts import Direct, Latent, LayerWeights, NormedLatent, 
 from moe_runtime.routing.kinds import Corrected
 from moe_runtime.runtime.model import ExpertBias, StackShape
 
-__all__ = ["require_bias", "require_expert", "require_finite", "require_layer"]
+__all__ = ["require_bias", "require_expert", "require_finite", "require_layer", "require_numbers"]
 
 
 def require_expert(shape: StackShape, weights: DenseWeights, *, what: str, width: int) -> None:
@@ -44,6 +44,15 @@ def require_finite(weights: StackedWeights, dtype: torch.dtype, *, what: str) ->
     for name, stack in weights.named().items():
         if stack.is_floating_point():
             _require_finite(f"{name} of {what}", stack, dtype)
+
+
+def require_numbers(what: str, given: Tensor, dtype: torch.dtype) -> None:
+    """Raise ShapeMismatch unless a tensor is of floats that are finite once they are in a dtype."""
+    if given.dtype not in DTYPES:
+        raise ShapeMismatch(
+            f"{what}, of {given.dtype},", got=given.shape, expected=f"one of {[*DTYPES]}"
+        )
+    _require_finite(what, given, dtype)
 
 
 def require_bias(shape: StackShape, bias: ExpertBias, dtype: torch.dtype, *, what: str) -> None:

@@ -16,12 +16,14 @@ from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.weights import (
     BiasedWeights,
+    DenseWeights,
     ExpertWeights,
     PlainExpertWeights,
     ReadableWeights,
 )
 from moe_runtime.exchange.choosing import Capability
 from moe_runtime.experts.activations import is_limited
+from moe_runtime.experts.shared import SharedExpert
 from moe_runtime.formats.capabilities import Asked, DeviceKind, require
 from moe_runtime.formats.fusing import fused
 from moe_runtime.formats.packing import Packing, WeightFormat, dense_of, pack
@@ -90,9 +92,18 @@ def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> Exp
         require_expert(model.shape, dense, what=what, width=model.shape.routed_width)
         is_plain = served.packing.format is WeightFormat.UNQUANTISED
         require_finite(dense, served.dtype if is_plain else torch.float32, what=what)
-        plain = pack(dense, served.packing, served.dtype)
+        plain = _packed(dense, served.packing, served.dtype, what=what)
         weights = _with_biases(model, which, plain, served.dtype) if model.shape.biased else plain
     return fused(weights) if served.is_fused else weights
+
+
+def _packed(
+    dense: DenseWeights, packing: Packing, dtype: torch.dtype, *, what: str
+) -> PlainExpertWeights:
+    """Return the weights of a format; raises ShapeMismatch where its scales cannot be so large."""
+    packed = pack(dense, packing, dtype)
+    require_finite(packed, torch.float32, what=what)
+    return packed
 
 
 def _with_biases(
@@ -109,7 +120,8 @@ def _shared(model: Model, which: tuple[int, int], served: ServedAs) -> ReadableW
     shape, dtype = model.shape, served.dtype
     kept = _brought(model, layer, torch.promote_types(dtype, torch.float32)).shared
     dense = dense_of(kept[expert - shape.num_experts].weights)
-    weights = pack(dense, served.packing, dtype)
+    what = f"shared expert {expert - shape.num_experts} of layer {layer}"
+    weights = _packed(dense, served.packing, dtype, what=what)
     if not shape.biased:
         return weights
     none_F = torch.zeros((1, 2 * shape.intermediate), dtype=dtype)
@@ -125,9 +137,11 @@ def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
     if packing.format is WeightFormat.UNQUANTISED:
         return parts
     wide = _brought(model, layer, torch.promote_types(dtype, torch.float32)).shared
-    packed = [
-        replace(expert, weights=pack(dense_of(expert.weights), packing, dtype)) for expert in wide
-    ]
+    packed: list[SharedExpert] = []
+    for number, expert in enumerate(wide):
+        what = f"shared expert {number} of layer {layer}"
+        weights = _packed(dense_of(expert.weights), packing, dtype, what=what)
+        packed.append(replace(expert, weights=weights))
     gated = [
         replace(expert, gate=own.gate) for expert, own in zip(packed, parts.shared, strict=True)
     ]

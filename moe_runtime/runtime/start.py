@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from moe_runtime.contracts.errors import ShapeMismatch
+from moe_runtime.contracts.torch_calls import is_whole
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY
@@ -56,8 +57,10 @@ def check_start(shape: StackShape, start: Start, peers: Peers) -> None:
             got=held,
             expected=f"{EMPTY} for empty, or 0 to {num_experts - 1}",
         )
-    if start.staging_rows < 0:
-        raise ShapeMismatch("staging_rows", got=(start.staging_rows,), expected="0 or more")
+    if not is_whole(start.staging_rows) or start.staging_rows < 0:
+        raise ShapeMismatch(
+            f"staging_rows {start.staging_rows!r}", got=(), expected="a whole number, 0 or more"
+        )
     tables = np.shape(start.tables_LEJ)
     if tables[:2] != (expected := (shape.num_layers, shape.num_experts)) or len(tables) != 3:
         raise ShapeMismatch("tables_LEJ", got=tables, expected=f"{(*expected, 'J')}")

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from moe_runtime.capture.step import CaptureSink
-from moe_runtime.contracts.errors import ShapeMismatch
+from moe_runtime.contracts.errors import ShapeMismatch, require_type
 from moe_runtime.contracts.modes import ExchangeMode
-from moe_runtime.contracts.spread import OWN, TokenSpread
-from moe_runtime.exchange.blocks import EVEN, BlockRows
+from moe_runtime.contracts.spread import OWN, OwnTokens, Replicated, Sharded, TokenSpread
+from moe_runtime.exchange.blocks import EVEN, BlockRows, EvenRows, UnevenRows
 from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.exchange.limits import UNLIMITED, Limits
 
@@ -70,5 +70,10 @@ class Traffic:
     """LoRA adapters on routed experts; with any, every row carries the number of one."""
 
     def __post_init__(self) -> None:
+        own = "of moe_runtime"
+        require_type("mode", self.mode, (ExchangeMode, ByTable), of=own)
+        require_type("spread", self.spread, (OwnTokens, Replicated, Sharded), of=own)
+        require_type("block_rows", self.block_rows, (EvenRows, UnevenRows), of=own)
+        require_type("nodes", self.nodes, (OneNode, Nodes), of=own)
         _refuse_below("buffer_rows", self.buffer_rows, least=0)
         _refuse_below("num_adapters", self.num_adapters, least=0)

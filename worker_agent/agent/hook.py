@@ -64,7 +64,15 @@ class StepHook:
         return self._step
 
     def after_step(self, kind: StepKind = StepKind.REAL) -> None:
-        """Take note that the forward has returned; only the time of real steps is counted."""
+        """Take note that the forward has returned; only the time of real steps is counted.
+
+        Raises TypeError for another kind of kind, such as the runtime's, which has the same names.
+        """
+        if not isinstance(kind, StepKind):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"a step of kind {kind!r}, of {type(kind).__module__}.{type(kind).__name__}, "
+                f"expected a StepKind of {StepKind.__module__}; the step was not counted"
+            )
         if kind is StepKind.REAL:
             now_s = self._parts.clock.monotonic_s()
             self._parts.cutter.add_step_seconds(now_s - self._began_s)
