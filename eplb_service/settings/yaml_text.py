@@ -12,11 +12,7 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 def read_yaml(text: str) -> object:
     """Return what a text holds; raises ValueError that says what is wrong, and where it can."""
     try:
-        loader = _Loader(text)
-        try:
-            return cast("object", loader.get_single_data())
-        finally:
-            loader.dispose()
+        return cast("object", yaml.load(text, _Loader))
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:
