@@ -12,7 +12,7 @@ MERGE: Final = "tag:yaml.org,2002:merge"
 def read_yaml(text: str) -> object:
     """Return what a text holds; raises ValueError that says what is wrong, and where it can."""
     try:
-        return cast("object", yaml.load(text, _Loader))
+        return cast("object", _Loader(text).get_single_data())
     except yaml.YAMLError as error:
         raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:

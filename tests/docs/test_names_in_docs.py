@@ -24,8 +24,9 @@ OTHERS = {
     "EPLB_SECTION__NAME",
     "EPLB_AGENT_NAME",
     "EPLB_AGENT_SECTION__NAME",
+    "EPLB_SERVICE_HOST",
 }
-"""Of eplbctl, and how those of settings are formed."""
+"""Of eplbctl, how those of settings are formed, and one that Kubernetes sets."""
 TEXT_OF_THE_LIST = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 TEXT = {page.name: page.read_text(encoding="utf-8") for page in pages()}
 

@@ -43,7 +43,7 @@ def test_the_steps_lead_to_a_controller_that_knows_its_callers(
         port = run.await_endpoint().rpartition(":")[2]
         for line in context.replace("50051", port).splitlines():
             assert main(line.split()[1:]) == 0, capsys.readouterr().err
-        assert main(["status", "--endpoint", f"localhost:{port}", "--ca", "ca.pem"]) == 5
+        assert main(["status", "--endpoint", f"localhost:{port}", "--ca", "ca.pem"]) == 4
         variables = next(text for text in blocks("sh") if text.startswith("EPLB_AGENT"))
         agent = dict(word.split("=") for word in variables.split())
         assert {name for name in agent if name.startswith("EPLB_AGENT_TLS__")} == set(agent)
