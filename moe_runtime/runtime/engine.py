@@ -99,7 +99,7 @@ class MoeRuntime:
         self.layers = _layers(model, state, dtype, self.device)
         self._ways.check()
         alike = {**self._ways.numbers(), "model": mark_of_model(shape, dtype, packing)}
-        alike["gates"] = mark_of_parts([layer.weights for layer in self.layers])
+        alike["weights beside slots"] = mark_of_parts([layer.weights for layer in self.layers])
         self._settings_mark = mark_of_settings(alike)
         self._number = self.guard.number_of(alike, marks_LE, home=start.device.home)
 
