@@ -14,6 +14,7 @@ from eplb_service.controller.desk import RankDesk, RankLink
 from eplb_service.controller.ports import Outbox
 from eplb_service.controller.registry import Tools
 from eplb_service.controller.shell import Controller
+from eplb_service.controller.views import RefusalView
 from eplb_service.domain.report import LoadReport
 from eplb_service.host.planner_process import ProcessPlanRunner
 from eplb_service.host.system_clock import SystemClock
@@ -123,6 +124,10 @@ class NotingDesk:
     async def hello(self, hello: Hello, outbox: Outbox) -> RankLink:
         """Hand on, with a link that notes."""
         return NotingLink(await self._inner.hello(hello, outbox), hello, self._awaited)
+
+    def refused(self, deployment: str) -> tuple[RefusalView, ...]:
+        """Hand on."""
+        return self._inner.refused(deployment)
 
 
 def run(core: int, folder: Path, parent: Connection) -> None:

@@ -6,13 +6,14 @@ from argparse import Namespace
 from eplb.v1 import admin_pb2 as pb
 
 from eplb_service.cli.client import Client
-from eplb_service.cli.ends import Answer, Exit, invalid
+from eplb_service.cli.ends import Absent, Answer, Exit, invalid
 from eplb_service.cli.maps import ascend_text
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import plain
 from eplb_service.cli.reads import answer_tree, config_answer, drawn, plan_request
 from eplb_service.cli.show_plan import objections, show_answer, show_run
 from eplb_service.cli.show_status import show_status
+from eplb_service.cli.waiting import until
 from eplb_service.cli.words import count
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.views import NothingView, RunView, StatusView
@@ -34,7 +35,7 @@ def apply(client: Client, options: Options, args: Namespace) -> Answer:
     """Start a plan that was drawn before."""
     request = pb.ApplyRequest(act=act(options, args), plan_id=args.plan)
     run = decode_run(client.act(client.stub.Apply, request, options.request_id).run)
-    return run_answer(finished(client, options, run) if args.wait else run)
+    return run_answer(finished(client, options, args.plan) if args.wait else run)
 
 
 def rebalance(client: Client, options: Options, args: Namespace) -> Answer:
@@ -145,7 +146,8 @@ def only_status(client: Client, options: Options) -> StatusView:
     found = client.ask(client.stub.Status, request).deployments
     if len(found) != 1:
         names = ", ".join(message.deployment for message in found) or "none yet"
-        raise invalid(f"which deployment? Name one with --deployment; known: {names}")
+        which = f"which deployment? Name one with --deployment; known: {names}"
+        raise invalid(which) if found else Absent(Exit.INVALID, which)
     return decode_status(found[0])
 
 
@@ -164,29 +166,26 @@ def carried_out(
         return Answer(shown.text, shown.tree, end, f"refused: {why}")
     if not args.wait:
         return shown
-    request = pb.GetRunRequest(deployment=options.deployment, plan_id=plan_id)
-    run = decode_run(client.ask(client.stub.GetRun, request).run)
-    ended = run_answer(finished(client, options, run))
+    ended = run_answer(finished(client, options, plan_id))
     tree = {"plan": plain(answer), "nothing": None, "run": ended.tree}
     return Answer(f"{shown.text}\n\n{ended.text}", tree, ended.exit, ended.complaint)
 
 
-def finished(client: Client, options: Options, run: RunView) -> RunView:
+def finished(client: Client, options: Options, plan_id: str) -> RunView:
     """Wait until a plan is over; raises Failure at the deadline."""
+    request = pb.GetRunRequest(deployment=options.deployment, plan_id=plan_id)
+    run: RunView | None = None
 
     def is_over() -> bool:
         nonlocal run
-        request = pb.GetRunRequest(deployment=options.deployment, plan_id=run.plan_id)
         run = decode_run(client.ask(client.stub.GetRun, request).run)
         return run.phase not in UNDER_WAY
 
-    if run.phase in UNDER_WAY:
-        client.until(
-            is_over,
-            every_s=POLL_S,
-            what=f"plan {run.plan_id}",
-            how_far=lambda: f"epoch {run.epoch}, {count(run.moves, 'slot')} moved, ",
-        )
+    def how_far() -> str:
+        return f"epoch {run.epoch}, {count(run.moves, 'slot')} moved, " if run else ""
+
+    until(client, is_over, every_s=POLL_S, what=f"plan {plan_id}", how_far=how_far)
+    assert run is not None
     return run
 
 

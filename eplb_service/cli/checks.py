@@ -9,7 +9,8 @@ from eplb_service.cli.words import clock_time, count, figure
 from eplb_service.controller.views import StatusView
 
 STALE_S = 60.0
-"""Age from which the newest report of a group that runs steps is old."""
+"""Age from which the newest report of a group that runs steps is old, and the time after a cutover
+in which a window may be without load."""
 CLOCK_S = 5.0
 """Difference of two clocks that no network explains; HTTP tells whole seconds."""
 MAX_NAMED = 8
@@ -109,6 +110,10 @@ def _window(view: StatusView) -> Iterator[Finding]:
     window = view.window
     if view.operation.is_idle:
         yield Finding("window", Level.NOTE, "the group runs no steps, so nothing is counted")
+    elif view.settled_age_s < STALE_S and window.age_s > view.settled_age_s:
+        yield _counting_anew(view, "no report has come since")
+    elif view.settled_age_s < STALE_S and (not window.num_steps or window.coverage < 1):
+        yield _counting_anew(view, f"{count(window.num_steps, 'step')} of all ranks so far")
     elif not window.num_steps or window.coverage < 1 or window.age_s > STALE_S:
         yield Finding(
             "window",
@@ -129,6 +134,16 @@ def _window(view: StatusView) -> Iterator[Finding]:
             f"{count(window.rejected_reports, 'report')} refused since the controller started",
             "the controller's log says why; eplb_reports_rejected_total counts them by reason",
         )
+
+
+def _counting_anew(view: StatusView, so_far: str) -> Finding:
+    """A cutover ends the window: what was counted before it is of another placement."""
+    return Finding(
+        "window",
+        Level.NOTE,
+        f"counting began anew at the cutover {show_duration(view.settled_age_s)} ago; {so_far}",
+        f"ask again; ranks that do not report are told of {STALE_S:.0f} s after a cutover",
+    )
 
 
 def _halt(view: StatusView) -> Finding:

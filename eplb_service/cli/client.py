@@ -1,7 +1,7 @@
 """The admin service over gRPC: every call has a deadline, every failure an exit code."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
@@ -11,9 +11,9 @@ from eplb.v1 import admin_pb2, admin_pb2_grpc
 from google.protobuf.message import Message
 
 from eplb_service.cli.durations import show_duration
-from eplb_service.cli.ends import Elsewhere, Exit, Failure, exit_of
+from eplb_service.cli.ends import Absent, Elsewhere, Failure, Misfit, Unanswered, exit_of
+from eplb_service.cli.handshake import misfit
 from eplb_service.cli.keys import Keys
-from eplb_service.cli.progress import progress
 
 CODE_KEY = "eplb-code"
 ENDPOINT_KEY = "eplb-endpoint"
@@ -24,6 +24,19 @@ LOOK_S = 2.0
 """How long each of several controllers may take to say that it leads."""
 NEVER_REACHED = "failed to connect"
 """How gRPC words that a request was never sent."""
+REFUSED = "Connection refused"
+"""How it words that nobody listens."""
+SILENCE = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
+KINDS = {
+    "not_leader": Unanswered,
+    "store_unavailable": Unanswered,
+    "unknown_deployment": Absent,
+}
+"""Refusals that a command which waits lives through; by the stable code."""
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -55,12 +68,18 @@ class Client:
     """One connection to one controller, with one deadline for all that is asked of it.
 
     endpoint    host:port, or several with commas between them: the first that leads is asked
+
+    longest_call_s       what one call may take of the deadline
+    has_been_answered    whether any call was
     """
 
     def __init__(self, endpoint: str, *, timeout_s: float, keys: Keys | None = None) -> None:
         self.endpoint = endpoint
         self.keys = keys or Keys()
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        self.longest_call_s = LONGEST_CALL_S
+        self.has_been_answered = False
+        self._named = endpoint
         self._give_up_at = time.monotonic() + timeout_s
 
     def __enter__(self) -> Self:
@@ -74,8 +93,18 @@ class Client:
         trace: TracebackType | None,
     ) -> None:
         """Close the connection."""
+        self.reconnect()
+
+    def reconnect(self, endpoint: str = "") -> None:
+        """Let the next call open a connection of its own; to the endpoints named at first, or one.
+
+        One that was lost waits ever longer before it tries again, and tells nothing of why.
+        """
         if "_channel" in vars(self):
             self._channel.close()
+        for opened in ("_channel", "stub"):
+            vars(self).pop(opened, None)
+        self.endpoint = endpoint or self._named
 
     @cached_property
     def _channel(self) -> grpc.Channel:
@@ -119,45 +148,29 @@ class Client:
         )
         return self._call(method, request, on_silence=again)
 
-    def until(
-        self,
-        is_over: Callable[[], bool],
-        *,
-        every_s: float,
-        what: str,
-        how_far: Callable[[], str] = lambda: "",
-    ) -> None:
-        """Ask until something is over, which a terminal shows; raises Failure at the deadline."""
-        began_s = time.monotonic()
-        with progress() as draw:
-            while not is_over():
-                waited = show_duration(time.monotonic() - began_s)
-                draw(f"waiting for {what}: {how_far()}{waited}")
-                if self.remaining_s <= every_s:
-                    raise Failure(
-                        Exit.NO_ANSWER,
-                        f"{what} is not over after {show_duration(self._timeout_s)}; it goes on, "
-                        "`eplbctl status` shows how far it is",
-                    )
-                time.sleep(every_s)
-
     def _call(
         self, method: Method[Request, Response], request: Request, *, on_silence: str
     ) -> Response:
         headers = self.keys.headers()
+        limit_s = min(self.remaining_s, self.longest_call_s)
         try:
-            return method(request, timeout=min(self.remaining_s, LONGEST_CALL_S), metadata=headers)
+            response = method(request, timeout=limit_s, metadata=headers)
         except grpc.RpcError as error:
             raise self._failure(error, on_silence) from error
+        self.has_been_answered = True
+        return response
 
     def _failure(self, error: grpc.RpcError, on_silence: str) -> Failure:
         assert isinstance(error, grpc.Call)
+        limit_s = min(self.timeout_s, self.longest_call_s)
         status, text, code = error.code(), error.details() or "", _told(error, CODE_KEY)
         if endpoint := _told(error, ENDPOINT_KEY):
             return Elsewhere(text, endpoint=endpoint)
         if code:
             word = "refused" if code == "plan_rejected" else ""
-            return Failure(exit_of(status, code), text, word=word)
+            return KINDS.get(code, Failure)(exit_of(status, code), text, word=word)
+        if NEVER_REACHED in text and (wrong := self._misfit(text)):
+            return Misfit(f"{wrong}. Nothing was asked")
         match status:
             case grpc.StatusCode.UNAVAILABLE:
                 why = (
@@ -167,14 +180,20 @@ class Client:
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 why = (
-                    f"{self.endpoint} did not answer within {show_duration(self._timeout_s)}; "
+                    f"{self.endpoint} did not answer within {show_duration(limit_s)}; "
                     f"{on_silence}. Wait longer with --timeout"
                 )
+            case grpc.StatusCode.CANCELLED:
+                why = f"{self.endpoint} ended while it was asked ({text}); {on_silence}"
             case grpc.StatusCode.UNIMPLEMENTED:
                 why = f"{self.endpoint} does not know this verb; is it a controller of EPLB? {text}"
             case _:
                 why = f"{self.endpoint}: {status.name.lower()}: {text}"
-        return Failure(exit_of(status, ""), why)
+        kind = Unanswered if status in SILENCE else Failure
+        return kind(exit_of(status, ""), why)
+
+    def _misfit(self, text: str) -> str:
+        return "" if REFUSED in text else misfit(self.endpoint, self.keys)
 
 
 def _cause(details: str) -> str:

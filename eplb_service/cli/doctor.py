@@ -20,10 +20,11 @@ from eplb_service.cli.ends import Answer, Exit, Failure
 from eplb_service.cli.files import write_whole
 from eplb_service.cli.options import Options
 from eplb_service.cli.plain import Plain, as_json, plain
+from eplb_service.cli.show_status import show_refusals
 from eplb_service.cli.words import count, table
 from eplb_service.controller.views import StatusView
 from eplb_service.server.admin_wire.plans import decode_history
-from eplb_service.server.admin_wire.status import decode_heat, decode_status
+from eplb_service.server.admin_wire.status import decode_heat, decode_refusal, decode_status
 
 PACKAGE = "eplb-control-plane"
 METRICS_PORT = 9464
@@ -78,13 +79,18 @@ def doctor(client: Client, options: Options, args: Namespace) -> Answer:
 def _statuses(client: Client, options: Options, findings: list[Finding]) -> tuple[StatusView, ...]:
     try:
         request = pb.StatusRequest(deployment=options.deployment)
-        found = client.ask(client.stub.Status, request).deployments
+        response = client.ask(client.stub.Status, request)
     except Failure as failure:
         advice = "start it, name another with --endpoint, or look at its log"
         findings.append(Finding("connection", Level.WRONG, str(failure), advice))
         return ()
     findings.append(Finding("connection", Level.OK, f"{client.endpoint} answers"))
-    if not found:
+    found, refused = response.deployments, tuple(map(decode_refusal, response.refused))
+    findings += [
+        Finding("refused", Level.WRONG, told, "what a rank is started with must fit its deployment")
+        for told in show_refusals(refused)
+    ]
+    if not found and not refused:
         text = "none is registered; one appears when its first rank connects"
         advice = "start the agents, or look at their logs"
         findings.append(Finding("deployments", Level.WRONG, text, advice))

@@ -84,6 +84,21 @@ class Elsewhere(Failure):
         super().__init__(Exit.REFUSED, text)
 
 
+class Unanswered(Failure):
+    """Nobody answered, or nobody who may just now; asked again, one may."""
+
+
+class Misfit(Failure):
+    """Somebody answers, but the keys are not for them; nothing was asked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Exit.NOT_ALLOWED, text)
+
+
+class Absent(Failure):
+    """The deployment is not known."""
+
+
 def invalid(text: str) -> Failure:
     """Build the failure of input that makes no sense."""
     return Failure(Exit.INVALID, text)

@@ -9,6 +9,8 @@ STREAMS = 3
 def main() -> int:
     """Run one command of the process's own command line and return its exit code."""
     _fill_closed_streams()
+    # What gRPC logs is for its makers, and it reads this when it is loaded.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from eplb_service.cli.main import main as run  # noqa: PLC0415 -- what may be interrupted
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from eplb_service.cli.options import Options, Output
 from eplb_service.cli.plain import plain
 from eplb_service.cli.saying import say
 from eplb_service.cli.show_status import show_heat, show_history, show_status
+from eplb_service.cli.waiting import until
 from eplb_service.cli.words import GAP, clock_time, visible
 from eplb_service.controller.records import HistoryEntry
 from eplb_service.controller.views import StatusView
@@ -45,15 +46,15 @@ class Goal(StrEnum):
 def wait(client: Client, options: Options, args: Namespace) -> Answer:
     """Wait until the deployment is as asked for; raises Failure at the deadline."""
     goal = Goal(args.goal)
-    view = only_status(client, options)
+    view: StatusView | None = None
 
     def is_over() -> bool:
         nonlocal view
         view = only_status(client, options)
         return reached(goal, view)
 
-    if not reached(goal, view):
-        client.until(is_over, every_s=EVERY_S, what=f"what was waited for ({goal})")
+    until(client, is_over, every_s=EVERY_S, what=f"what was waited for ({goal})")
+    assert view is not None
     return Answer(show_status(view), plain(view))
 
 

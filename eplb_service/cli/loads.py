@@ -12,7 +12,6 @@ Formats
 """
 
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,11 +26,14 @@ from eplb_service.cli.files import NO_ARRAYS, read_bytes
 from eplb_service.cli.recordings import decode_recording, is_recording
 from eplb_service.domain.errors import InvalidTable
 from eplb_service.domain.ids import FloatArray
+from eplb_service.domain.json_text import read_json
 
 SGLANG_KEY = "logical_count"
 NPY, ZIP = b"\x93NUMPY", b"PK\x03\x04"
 TORCH_MEMBER = "data.pkl"
 MAX_UNPACKED_BYTES = 1 << 30
+MOST_TOKENS = 1e15
+"""In all of a file; sums of whole numbers are exact up to nine times that."""
 EXPECTED = "expected tokens [layers, experts] or [windows, layers, experts]"
 Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 Arrays = Mapping[str, Array]
@@ -132,11 +134,11 @@ def _of_arrays(arrays: Arrays) -> Loads:
 
 def _tree(data: bytes) -> object:
     try:
-        return json.loads(data.decode())
+        return read_json(data.decode())
     except UnicodeDecodeError as error:
         raise InvalidTable("neither JSON nor arrays of numpy") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidTable(f"not JSON: {error}") from error
+    except ValueError as error:
+        raise InvalidTable(str(error)) from error
 
 
 def _of_tree(tree: object) -> Loads:
@@ -194,4 +196,9 @@ def _counts(name: str, array: Array) -> FloatArray:
     tokens = array.astype(np.float64)
     if not np.isfinite(tokens).all() or (tokens < 0).any():
         raise InvalidTable(f"{name} has counts below 0 or not finite; {EXPECTED}")
+    if tokens.max() > MOST_TOKENS or tokens.sum() > MOST_TOKENS:
+        raise InvalidTable(
+            f"{name} has more than {MOST_TOKENS:.0e} tokens in all, which no model ever computed "
+            f"and sums do not hold exactly; {EXPECTED}"
+        )
     return tokens if tokens.ndim == 3 else tokens[None]

@@ -1,5 +1,6 @@
 """eplbctl: answers go to stdout, complaints to stderr, and the exit code says how it went."""
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from eplb_service.cli.parser import parsed
 from eplb_service.cli.plain import as_json, as_yaml
 from eplb_service.cli.saying import say
 from eplb_service.domain.errors import EplbError
+from eplb_service.domain.variables import misspelt
 
 MOST_HOPS = 3
 """Controllers that one command asks, each named by the one before."""
@@ -43,6 +45,7 @@ def _carried_out(words: Sequence[str]) -> int:
     except SystemExit as end:
         say("")
         return int(end.code or 0)
+    _require_known_variables()
     options = Options.of(args)
     answer = _run(args, options)
     if answer.text:
@@ -58,6 +61,11 @@ def _require_text(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError as error:
             raise invalid(f"{word!a} is no text in UTF-8; nothing was asked") from error
+
+
+def _require_known_variables() -> None:
+    if unknown := misspelt(os.environ):
+        raise invalid(f"{'; '.join(unknown)}. Nothing was asked")
 
 
 def _run(args: Namespace, options: Options) -> Answer:

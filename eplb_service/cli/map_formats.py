@@ -25,6 +25,7 @@ import numpy as np
 from eplb_service.cli.ends import invalid
 from eplb_service.cli.files import NO_ARRAYS
 from eplb_service.domain.errors import InvalidMapFile
+from eplb_service.domain.json_text import read_json
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.map_file import MapFile, format_map, parse_map
 from eplb_service.domain.placement import placement_from_ranks
@@ -123,22 +124,20 @@ def _text(data: bytes) -> str:
 def _tree(text: str) -> object:
     """Parse JSON, or YAML where it is none; text that is neither goes on as JSON's own error."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return read_json(text)
+    except ValueError:
         return _yaml(text) if TENSORRT_KEY in text else None
 
 
 def _yaml(text: str) -> object:
     try:
-        import yaml  # noqa: PLC0415 -- not on the base install
+        from eplb_service.settings.yaml_text import read_yaml  # noqa: PLC0415 -- needs PyYAML
     except ModuleNotFoundError as error:
         raise invalid("YAML needs PyYAML, which comes with the extra `service`") from error
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise InvalidMapFile(
-            f"not YAML: {' '.join(str(error).split())}; nothing changed"
-        ) from error
+        return read_yaml(text)
+    except ValueError as error:
+        raise InvalidMapFile(f"{error}; nothing changed") from error
 
 
 def _array_rows(data: bytes) -> Rows:

@@ -10,7 +10,7 @@ from eplb.v1 import admin_pb2 as pb
 from eplb_service.cli.client import Client
 from eplb_service.cli.ends import Answer, Exit, invalid
 from eplb_service.cli.files import write_whole
-from eplb_service.cli.options import Options
+from eplb_service.cli.options import Options, Output
 from eplb_service.cli.plain import Plain, plain
 from eplb_service.cli.show_plan import UNCHANGED, explain_plan, objections, show_answer
 from eplb_service.cli.show_status import (
@@ -18,6 +18,7 @@ from eplb_service.cli.show_status import (
     show_config,
     show_heat,
     show_history,
+    show_refusals,
     show_statuses,
 )
 from eplb_service.controller.desk import PlanRequest
@@ -30,16 +31,19 @@ from eplb_service.server.admin_wire.plans import (
     decode_plan,
 )
 from eplb_service.server.admin_wire.requests import encode_spec
-from eplb_service.server.admin_wire.status import decode_heat, decode_status
+from eplb_service.server.admin_wire.status import decode_heat, decode_refusal, decode_status
 
 
 def status(client: Client, options: Options, args: Namespace) -> Answer:
     """Show how deployments stand."""
     del args
     request = pb.StatusRequest(deployment=options.deployment)
-    found = client.ask(client.stub.Status, request).deployments
-    views = tuple(decode_status(message) for message in found)
-    return Answer(show_statuses(views), plain(views))
+    response = client.ask(client.stub.Status, request)
+    views = tuple(decode_status(message) for message in response.deployments)
+    refused = tuple(decode_refusal(message) for message in response.refused)
+    # The tree is an array of deployments, and a rank that is in none has no place in it.
+    told = "" if options.output is Output.TABLE else "\n".join(show_refusals(refused))
+    return Answer(show_statuses(views, refused), plain(views), complaint=told)
 
 
 def heat(client: Client, options: Options, args: Namespace) -> Answer:

@@ -23,12 +23,13 @@ from eplb.v1 import admin_pb2 as pb
 
 from eplb_service.cli.client import Client
 from eplb_service.cli.durations import show_duration
-from eplb_service.cli.ends import Answer, Exit, Failure, invalid
+from eplb_service.cli.ends import Answer, Exit, Failure, Misfit, invalid
 from eplb_service.cli.files import write_whole
 from eplb_service.cli.options import CALL_TIMEOUT_S, Options
 from eplb_service.cli.plain import Plain
 from eplb_service.cli.progress import bar, progress
 from eplb_service.cli.recordings import MOST_TOKEN_BYTES, Recording, Window, encode_recording
+from eplb_service.cli.waiting import until
 from eplb_service.cli.words import count
 from eplb_service.controller.views import HeatView
 from eplb_service.server.admin_wire.status import decode_heat
@@ -123,7 +124,7 @@ def stop(client: Client, options: Options, args: Namespace) -> Answer:
                 control.unlink(missing_ok=True)
                 raise _nobody(path)
             held.write(STOP)
-            client.until(lambda: _locked(held), every_s=TICK_S, what=f"the recording to {path}")
+            until(client, lambda: _locked(held), every_s=TICK_S, what=f"the recording to {path}")
     except FileNotFoundError as error:
         raise _nobody(path) from error
     except OSError as error:
@@ -166,7 +167,8 @@ def _look(tape: _Tape, asker: Client, *, is_first: bool) -> None:
             heat = client.ask(client.stub.Heat, pb.HeatRequest(deployment=named))
             export = client.ask(client.stub.Export, pb.ExportRequest(deployment=named))
     except Failure as failure:
-        if failure.exit not in PASSING or (is_first and failure.exit is Exit.NO_ANSWER):
+        passes = failure.exit in PASSING or isinstance(failure, Misfit)
+        if not passes or (is_first and failure.exit is not Exit.REFUSED):
             raise
         if not tape.num_missed:
             print(f"nothing to record yet: {failure}", file=sys.stderr)

@@ -7,18 +7,56 @@ from math import isnan
 import numpy as np
 
 from eplb_service.cli.durations import show_duration
-from eplb_service.cli.words import NO_DATA, clock_time, count, figure, imbalance, line, table
-from eplb_service.controller.views import HeatView, HistoryView, OperationView, StatusView
+from eplb_service.cli.words import (
+    NO_DATA,
+    clock_time,
+    count,
+    figure,
+    imbalance,
+    line,
+    table,
+    visible,
+)
+from eplb_service.controller.views import (
+    HeatView,
+    HistoryView,
+    OperationView,
+    RefusalView,
+    StatusView,
+)
 
 HOTTEST = 4
 MAX_RANKS_LISTED = 8
 
 
-def show_statuses(views: tuple[StatusView, ...]) -> str:
-    """Every deployment."""
-    if not views:
-        return "no deployment is registered yet; one appears when its first rank connects"
-    return "\n\n".join(show_status(view) for view in views)
+def show_statuses(views: tuple[StatusView, ...], refused: tuple[RefusalView, ...] = ()) -> str:
+    """Every deployment, and the ranks that none takes in."""
+    parts = [show_status(view) for view in views]
+    if not views and not refused:
+        parts = ["no deployment is registered yet; one appears when its first rank connects"]
+    if refused:
+        parts.append("\n".join(show_refusals(refused)))
+    return "\n\n".join(parts)
+
+
+def show_refusals(refused: tuple[RefusalView, ...]) -> Iterator[str]:
+    """Each rank that was refused, with why; ranks refused for one reason share a line."""
+    alike: dict[tuple[str, str], list[RefusalView]] = {}
+    for refusal in refused:
+        alike.setdefault((refusal.deployment, _reason(refusal)), []).append(refusal)
+    for (deployment, why), of in list(alike.items())[:MAX_RANKS_LISTED]:
+        ranks = ", ".join(str(refusal.rank) for refusal in of[:MAX_RANKS_LISTED])
+        more = f" and {len(of) - MAX_RANKS_LISTED} more" if len(of) > MAX_RANKS_LISTED else ""
+        who = f"rank {ranks}" if len(of) == 1 else f"ranks {ranks}{more}"
+        age = _ago(min(refusal.age_s for refusal in of))
+        yield line("refused", f"{who} of {deployment}, last {age}", visible(why))
+    if len(alike) > MAX_RANKS_LISTED:
+        yield line("", f"and for {len(alike) - MAX_RANKS_LISTED} more reasons")
+
+
+def _reason(refusal: RefusalView) -> str:
+    """Why, without the rank's name at the beginning, which the line has."""
+    return refusal.why.removeprefix(f"rank {refusal.rank} of {refusal.deployment} is refused: ")
 
 
 def show_status(view: StatusView) -> str:

@@ -1,16 +1,14 @@
 """The verbs that start and end plans; each says who asked and why in the history."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TypeVar, cast
 
-from eplb_service.controller.deployment import Answered, Deployment
+from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import ActRequest, MapRequest, PlanRequest
 from eplb_service.controller.drawing import Draw, Drawer
 from eplb_service.controller.looks import run_view
 from eplb_service.controller.machine_state import PlanPhase, StopAsked
 from eplb_service.controller.maps import placement_in
+from eplb_service.controller.once import once
 from eplb_service.controller.plan_book import KeptPlan, plan_view
 from eplb_service.controller.planning import NothingToDo, ToPlacement
 from eplb_service.controller.ports import Archive
@@ -29,9 +27,6 @@ from eplb_service.domain.plan import Answer, Cause, Origin
 from eplb_service.protocol.wave_state import WavePhase
 
 Started = PlanView | NothingView
-T = TypeVar("T", PlanView | NothingView, RunView)
-
-NUM_REQUESTS = 256
 
 
 class PlanVerbs:
@@ -68,7 +63,8 @@ class PlanVerbs:
             spec = replace(request, reason=why(act), who=act.who)
             return await self._draw_and_start(deployment, draw_of(deployment, spec))
 
-        return await once(deployment, act, f"rebalance {request}", work)
+        what = f"rebalance {request.policy} {request.layers}"
+        return await once(deployment, act, what, work)
 
     async def abort(self, act: ActRequest, plan_id: str) -> RunView:
         """End a plan after its running wave; raises UnknownPlan or InvalidRequest."""
@@ -157,34 +153,3 @@ def _rejected(kept: KeptPlan) -> PlanRejected:
         f"plan {kept.plan.plan_id} was judged no by {said.gate}: {said.text}; nothing changed, "
         f"`eplbctl explain {kept.plan.plan_id}` shows every gate"
     )
-
-
-async def once(
-    deployment: Deployment, act: ActRequest, what: str, work: Callable[[], Coroutine[None, None, T]]
-) -> T:
-    """Act once per request id: the same id again gets the same answer.
-
-    what    verb and what it was asked for, so that an id is not used twice
-
-    A request that failed is forgotten, so that it can be tried again.
-    """
-    if not act.request_id:
-        return await work()
-    answers = deployment.answers
-    found = answers.get(act.request_id)
-    if found is None:
-        found = Answered(what, asyncio.create_task(work()))
-        answers[act.request_id] = found
-        while len(answers) > NUM_REQUESTS:
-            answers.popitem(last=False)
-    elif found.what != what:
-        raise InvalidRequest(
-            f"request id {act.request_id} asked for something else before (a verb "
-            f"{found.what.partition(' ')[0]}); nothing was done, use a fresh id"
-        )
-    try:
-        return await asyncio.shield(cast("asyncio.Task[T]", found.task))
-    except Exception:
-        if answers.get(act.request_id) is found:
-            del answers[act.request_id]
-        raise

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from eplb_service.controller.driver import DeploymentDriver
@@ -15,6 +16,7 @@ from eplb_service.controller.views import (
     PlanningView,
     PlanView,
     RunView,
+    StatusView,
 )
 from eplb_service.domain.heat import mean_with_data
 from eplb_service.domain.ids import CountArray, Epoch, Incarnation, Revision
@@ -35,7 +37,7 @@ class Answered:
 
     what: str
     """Verb and what it was asked for."""
-    task: asyncio.Task[PlanView | NothingView | RunView]
+    task: asyncio.Task[PlanView | NothingView | RunView | StatusView | Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from eplb_service.controller.views import (
     HistoryView,
     NothingView,
     PlanView,
+    RefusalView,
     RunView,
     StatusView,
 )
@@ -41,6 +42,10 @@ class RankDesk(Protocol):
 
     async def hello(self, hello: Hello, outbox: Outbox) -> RankLink:
         """Register a rank and welcome it; raises RegistrationRefused, StaleMessage, NotLeader."""
+        ...
+
+    def refused(self, deployment: str) -> tuple[RefusalView, ...]:
+        """Ranks that were refused and ask again, of the deployment named, or of all."""
         ...
 
 

@@ -6,10 +6,11 @@ has emptied it. The set of drained ranks is written down, so that it outlives th
 
 from dataclasses import replace
 
-from eplb_service.controller.acting import Started, asked, once, why
+from eplb_service.controller.acting import Started, asked, why
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.drawing import Draw, Drawer, goal_of
+from eplb_service.controller.once import once
 from eplb_service.controller.plan_book import KeptPlan, plan_view
 from eplb_service.controller.planning import NothingToDo
 from eplb_service.controller.records import DrainNote

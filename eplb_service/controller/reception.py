@@ -6,8 +6,10 @@ from eplb_service.clock import Clock
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.machine_state import RankGreeted, RankLeft, RankSaid, RankStepped
 from eplb_service.controller.ports import Outbox, Recorder
+from eplb_service.controller.refusals import Refusals
 from eplb_service.controller.registry import Registry
-from eplb_service.domain.errors import InvalidReport, NotLeader
+from eplb_service.controller.views import RefusalView
+from eplb_service.domain.errors import InvalidReport, NotLeader, RegistrationRefused, StaleMessage
 from eplb_service.domain.ids import Incarnation
 from eplb_service.domain.metric_names import DIGEST_MISMATCHES, REPORTS_REJECTED, STREAMS_OPENED
 from eplb_service.domain.report import LoadReport
@@ -21,15 +23,25 @@ class Reception:
         self._registry = registry
         self._clock = clock
         self._recorder = recorder
+        self._refusals = Refusals(clock)
 
     async def hello(self, hello: Hello, outbox: Outbox) -> "Link":
         """Register a rank and welcome it; raises RegistrationRefused, StaleMessage, NotLeader."""
-        deployment = await self._registry.deployment_of(hello)
-        await deployment.driver.ask(RankGreeted(hello), outbox)
+        try:
+            deployment = await self._registry.deployment_of(hello)
+            await deployment.driver.ask(RankGreeted(hello), outbox)
+        except (RegistrationRefused, StaleMessage) as refused:
+            self._refusals.add(hello, refused)
+            raise
+        self._refusals.lift(hello)
         self._recorder.add(STREAMS_OPENED, (deployment.name,), 1)
         if not deployment.is_counting_what_is_served():
             deployment.recount()
         return Link(deployment, hello, outbox, clock=self._clock, recorder=self._recorder)
+
+    def refused(self, deployment: str) -> tuple[RefusalView, ...]:
+        """Ranks that were refused and ask again."""
+        return self._refusals.told(deployment)
 
 
 class Link:

@@ -5,9 +5,11 @@ from dataclasses import replace
 from math import isfinite
 
 from eplb_service.controller.acting import why
+from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.desk import ActRequest
 from eplb_service.controller.looks import status_view
 from eplb_service.controller.machine_state import FaultCleared
+from eplb_service.controller.once import once
 from eplb_service.controller.reading import name_of
 from eplb_service.controller.records import Freeze, FreezeNote, SettingsNote
 from eplb_service.controller.registry import Registry
@@ -30,7 +32,24 @@ class SwitchVerbs:
 
     async def freeze(self, act: ActRequest, seconds: float) -> StatusView:
         """Allow no automatic plan for a time; 0 seconds lifts it."""
-        deployment, clock = self._registry.find(act.deployment), self._registry.tools.clock
+        deployment = self._registry.find(act.deployment)
+        verb = f"freeze {seconds}" if seconds else "unfreeze"
+        return await once(deployment, act, verb, lambda: self._freeze(deployment, act, seconds))
+
+    async def resume(self, act: ActRequest, halt_number: int) -> StatusView:
+        """Ask all ranks to clear a halt, or clear the controller's own fault (number 0)."""
+        deployment = self._registry.find(act.deployment)
+        verb = f"resume {halt_number}"
+        return await once(deployment, act, verb, lambda: self._resume(deployment, act, halt_number))
+
+    async def set_config(self, act: ActRequest, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Change settings by dotted name; all or none."""
+        deployment = self._registry.find(act.deployment)
+        verb = f"config {sorted(values.items())}"
+        return await once(deployment, act, verb, lambda: self._set(deployment, act, values))
+
+    async def _freeze(self, deployment: Deployment, act: ActRequest, seconds: float) -> StatusView:
+        clock = self._registry.tools.clock
         if not (isfinite(seconds) and 0 <= seconds <= LONGEST_FREEZE_S):
             raise InvalidRequest(
                 f"a freeze of {seconds:g} s; expected more than 0 and at most "
@@ -44,9 +63,10 @@ class SwitchVerbs:
         self._teller.note(deployment, kind, f"{text}: {why(act)}", who=name_of(act.who))
         return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
 
-    async def resume(self, act: ActRequest, halt_number: int) -> StatusView:
-        """Ask all ranks to clear a halt, or clear the controller's own fault (number 0)."""
-        deployment, clock = self._registry.find(act.deployment), self._registry.tools.clock
+    async def _resume(
+        self, deployment: Deployment, act: ActRequest, halt_number: int
+    ) -> StatusView:
+        clock = self._registry.tools.clock
         state, errands = deployment.driver.state, deployment.driver.errands
         halts = {m.status.halt for m in (state.membership.known if state.membership else ())}
         active = {halt.number for halt in halts if halt.is_active}
@@ -74,9 +94,10 @@ class SwitchVerbs:
         self._teller.note(deployment, "resume", text, who=name_of(act.who))
         return status_view(deployment, now_s=clock.monotonic_s(), wall_s=clock.wall_s())
 
-    async def set_config(self, act: ActRequest, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Change settings by dotted name; all or none."""
-        deployment, tools = self._registry.find(act.deployment), self._registry.tools
+    async def _set(
+        self, deployment: Deployment, act: ActRequest, values: Mapping[str, str]
+    ) -> Mapping[str, str]:
+        tools = self._registry.tools
         while True:
             before = deployment.switches.overrides
             merged = tools.tuner.merged(before, values)

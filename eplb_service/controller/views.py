@@ -66,6 +66,17 @@ class RankView:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalView:
+    """A rank that was refused at its Hello, and asks again."""
+
+    deployment: str
+    rank: int
+    why: str
+    age_s: float
+    """Seconds since it last asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunningView:
     """The plan that runs, or ran last."""
 

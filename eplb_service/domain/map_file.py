@@ -11,10 +11,12 @@ ids of that rank's slots in local order. -1 marks a slot declared empty.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from eplb_service.domain.errors import InvalidMapFile, MisfitPlacement
+from eplb_service.domain.json_text import read_json
 from eplb_service.domain.layout import SlotLayout
 from eplb_service.domain.placement import EMPTY, Placement, placement_from_ranks
 
@@ -133,24 +135,9 @@ def _layer(entry: Json, where: str) -> tuple[int, tuple[tuple[int, ...], ...]]:
 
 def _json(text: str) -> Json:
     try:
-        found: Json = json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        raise _wrong(
-            f"not JSON: {error.msg} at line {error.lineno} column {error.colno}"
-        ) from error
-    except (RecursionError, ValueError) as error:
-        raise _wrong(f"not a map: {error}") from error
-    return found
-
-
-def _object(members: list[tuple[str, Json]]) -> Json:
-    """Build an object; JSON lets a name come twice, and the last would hide the others."""
-    made = dict(members)
-    if len(made) < len(members):
-        names = [name for name, _ in members]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise _wrong(f"{twice} occurs more than once in one object")
-    return made
+        return cast("Json", read_json(text))
+    except ValueError as error:
+        raise _wrong(str(error)) from error
 
 
 def _wrong(what: str) -> InvalidMapFile:

@@ -18,6 +18,7 @@ from eplb_service.controller.desk import (
     DrainDesk,
     MapRequest,
     OperatorDesk,
+    RankDesk,
     RunDesk,
 )
 from eplb_service.domain.errors import InvalidRequest
@@ -36,7 +37,7 @@ from eplb_service.server.admin_wire.requests import (
     decode_seconds,
     decode_spec,
 )
-from eplb_service.server.admin_wire.status import encode_heat, encode_status
+from eplb_service.server.admin_wire.status import encode_heat, encode_refusal, encode_status
 from eplb_service.server.calls import Answering, to_the_end
 from eplb_service.server.gate import admission
 from eplb_service.wire.scalars import natural, require
@@ -97,15 +98,21 @@ def changes(
 class ReadService:
     """Verbs that change nothing."""
 
-    def __init__(self, operators: OperatorDesk, runs: RunDesk) -> None:
+    def __init__(self, operators: OperatorDesk, runs: RunDesk, ranks: RankDesk) -> None:
         self._operators = operators
+        self._ranks = ranks
         self._runs = runs
 
     @reads
     async def Status(self, request: pb.StatusRequest) -> pb.StatusResponse:
         """How deployments stand."""
         views = await self._operators.status(request.deployment)
-        return pb.StatusResponse(deployments=[encode_status(view) for view in views])
+        return pb.StatusResponse(
+            deployments=[encode_status(view) for view in views],
+            refused=[
+                encode_refusal(refusal) for refusal in self._ranks.refused(request.deployment)
+            ],
+        )
 
     @reads
     async def Heat(self, request: pb.HeatRequest) -> pb.HeatResponse:
@@ -261,9 +268,10 @@ class AdminService(ReadService, ActService, DrainService, AuditService):
         operators: OperatorDesk,
         acts: ActDesk,
         runs: RunDesk,
+        ranks: RankDesk,
         audit: AuditBook | None = None,
     ) -> None:
-        ReadService.__init__(self, operators, runs)
+        ReadService.__init__(self, operators, runs, ranks)
         ActService.__init__(self, acts)
         DrainService.__init__(self, acts)
         AuditService.__init__(self, audit)

@@ -114,7 +114,9 @@ class ControllerServer:
             outbox_limit=options.outbox_limit,
             hello_timeout_s=options.hello_timeout_s,
         )
-        self._operators = AdminService(desks.operators, desks.acts, desks.runs, desks.audit)
+        self._operators = AdminService(
+            desks.operators, desks.acts, desks.runs, desks.ranks, desks.audit
+        )
         self._health = Health(SERVICES)
         self._server: grpc.aio.Server | None = None
 

@@ -5,6 +5,12 @@ from typing import Final
 from pydantic import ValidationError
 
 _EXPECTED: Final = {"extra_forbidden": "is not a setting", "missing": "is missing"}
+_OWN_WORDS: Final = {
+    "model_type": "expected a section, which is an object of settings",
+    "model_attributes_type": "expected a section, which is an object of settings",
+    "int_parsing_size": "a number of too many digits",
+}
+"""Where pydantic's words name classes or functions of Python."""
 
 
 def complaints(error: ValidationError) -> str:
@@ -21,6 +27,8 @@ def complaints(error: ValidationError) -> str:
 def _complaint(name: str, kind: str, message: str, value: object) -> str:
     if kind in _EXPECTED:
         return f"{name} {_EXPECTED[kind]}"
+    if kind in _OWN_WORDS:
+        message = _OWN_WORDS[kind]
     shown = repr(value)
     cut = shown if len(shown) <= 60 else shown[:57] + "..."
     return f"{name} = {cut}: {message[:1].lower()}{message[1:]}"

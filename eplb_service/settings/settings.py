@@ -1,6 +1,5 @@
 """All settings together, and the part of them that operators may change while the service runs."""
 
-import difflib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Self
@@ -9,6 +8,7 @@ from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.domain.variables import DELIMITER, PREFIX, near
 from eplb_service.settings.complaints import complaints
 from eplb_service.settings.tree import (
     BudgetSettings,
@@ -25,8 +25,6 @@ from eplb_service.settings.tree import (
     WindowSettings,
 )
 
-PREFIX = "EPLB_"
-DELIMITER = "__"
 OVERRIDABLE = ("budget", "gates", "planning.policy", "shares")
 """Sections and single settings that operators may change."""
 
@@ -124,12 +122,6 @@ def read_overrides(text: str) -> dict[str, JsonValue]:
         raise InvalidSettings(
             "overrides must be one JSON object of dotted names to values; nothing was changed"
         ) from error
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Say which known names look like a wrong one."""
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:

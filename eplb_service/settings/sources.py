@@ -4,12 +4,9 @@ A file is YAML or JSON. Environment variables are EPLB_SECTION__FIELD, for examp
 EPLB_STORE__URL or EPLB_GATES__MIN_GAIN; values that are no plain word are JSON.
 """
 
-import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -18,12 +15,12 @@ from pydantic_settings import (
 )
 
 from eplb_service.domain.errors import InvalidSettings
+from eplb_service.domain.json_text import read_json
+from eplb_service.domain.variables import misspelt
 from eplb_service.settings.complaints import complaints
 from eplb_service.settings.doors import require_locked_doors
-from eplb_service.settings.settings import DELIMITER, PREFIX, Settings, near
-
-OTHERS = ("EPLB_AGENT_",)
-"""Variables of other programs."""
+from eplb_service.settings.settings import Settings
+from eplb_service.settings.yaml_text import read_yaml
 
 _OBJECT: TypeAdapter[dict[str, JsonValue]] = TypeAdapter(dict[str, JsonValue])
 
@@ -48,7 +45,7 @@ class _FromEnvironment(Settings):
 def load_settings(file: Path | None = None) -> Settings:
     """Read settings; raises InvalidSettings that lists everything that is wrong, or open doors."""
     given = read_file(file) if file else {}
-    unknown = list(_unknown_variables())
+    unknown = misspelt(os.environ)
     try:
         loaded = _FromEnvironment.model_validate(given)
     except ValidationError as error:
@@ -64,25 +61,24 @@ def load_settings(file: Path | None = None) -> Settings:
 
 def read_file(file: Path) -> dict[str, JsonValue]:
     """Read a settings file; raises InvalidSettings where it is not one tree of settings."""
+    form = "JSON" if file.suffix == ".json" else "YAML"
     try:
         text = file.read_text(encoding="utf-8")
-        tree = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        tree = read_json(text) if form == "JSON" else read_yaml(text)
         return _OBJECT.validate_python({} if tree is None else tree)
     except OSError as error:
         raise InvalidSettings(f"settings file {file}: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise InvalidSettings(
-            f"settings file {file} is not one {'JSON' if file.suffix == '.json' else 'YAML'} "
-            f"object of sections: {' '.join(str(error).split())}"
+            f"settings file {file} is not one {form} object of sections: {_why(error)}"
         ) from error
 
 
-def _unknown_variables() -> Iterator[str]:
-    """Nested variables whose section does not exist: they would be ignored without a word."""
-    for name in os.environ:
-        upper = name.upper()
-        if not upper.startswith(PREFIX) or DELIMITER not in upper or upper.startswith(OTHERS):
-            continue
-        section = upper.removeprefix(PREFIX).partition(DELIMITER)[0].lower()
-        if section not in Settings.model_fields:
-            yield f"{name} names no section of the settings; {near(section, Settings.model_fields)}"
+def _why(error: ValueError) -> str:
+    match error:
+        case ValidationError():
+            return "it holds something else"
+        case UnicodeDecodeError():
+            return "it is no text in UTF-8"
+        case _:
+            return str(error)

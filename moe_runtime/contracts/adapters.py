@@ -61,12 +61,21 @@ class AdapterIds:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertAdapters:
-    """All adapters of one layer. Raises ShapeMismatch unless the four stacks fit each other."""
+    """All adapters of one layer. Raises ShapeMismatch unless the four stacks fit each other.
+
+    Expert e of adapter n computes gate and up as w13 @ z + b13[n, e] @ (a13[n, e] @ z), and down
+    likewise. There is no scale: one that an adapter was trained with (alpha / R) is multiplied
+    into its b before.
+    """
 
     a13_NERZ: Tensor
+    """[adapters, experts, rank of an adapter, width of the routed part]."""
     b13_NEFR: Tensor
+    """[adapters, experts, gate then up as in the expert's own w13, rank]."""
     a2_NERI: Tensor
+    """[adapters, experts, rank, expert width]."""
     b2_NEZR: Tensor
+    """[adapters, experts, width of the routed part, rank]."""
 
     def __post_init__(self) -> None:
         n, e, r, z = self.a13_NERZ.shape

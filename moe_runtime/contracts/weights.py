@@ -64,8 +64,10 @@ class DenseWeights:
 
     rows: ClassVar = RowForm.PLAIN
     w13_SFZ: Tensor
-    """Gate rows, then up rows; or in turn, where the activation reads them interleaved."""
+    """I gate rows, then I up rows; or in turn, gate first, where the activation reads them
+    interleaved (SwiGLUOAI)."""
     w2_SZI: Tensor
+    """Down."""
 
     def __post_init__(self) -> None:
         s, f, z = self.w13_SFZ.shape

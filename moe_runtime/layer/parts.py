@@ -88,7 +88,8 @@ class LayerWeights:
     """Everything a layer has beside its routed experts."""
 
     gate_XD: Tensor
-    """The router: it reads the full hidden state, also where experts work in a latent."""
+    """The router: it reads the full hidden state, also where experts work in a latent, and its
+    logits are computed in the model's dtype."""
     router: RouterTensors
     """What the router has beside its gate."""
     path: RoutedPath

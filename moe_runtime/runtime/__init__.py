@@ -26,6 +26,7 @@ from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.spread import OWN, OwnTokens, Replicated, Sharded, TokenSpread
 from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, NoTokenIds, TokenIds
+from moe_runtime.contracts.weights import DenseWeights
 from moe_runtime.exchange.blocks import EVEN, EvenRows, UnevenRows
 from moe_runtime.exchange.choosing import Capability, SocFamily
 from moe_runtime.exchange.peers import Alone, GroupPeers, Peers
@@ -40,23 +41,37 @@ from moe_runtime.experts.activations import (
     SwiGLUStep,
     activation_named,
 )
+from moe_runtime.experts.shared import UNGATED, ExpertGate, SharedExpert, Ungated
 from moe_runtime.formats.packing import Packing, WeightFormat
+from moe_runtime.layer.parts import Direct, Latent, LayerWeights, NormedLatent, RoutedPath
 from moe_runtime.placement.counters import CounterSnapshot
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY, Install, digest
 from moe_runtime.routing.kinds import (
     Chosen,
+    Corrected,
     CustomRouting,
     HashRouting,
+    HashTable,
     OnInputRouting,
+    RouterTensors,
     Routing,
+    RoutingFunction,
+    Uncorrected,
     ZeroExpertRouting,
     groups_of,
 )
 from moe_runtime.runtime.batch import Batch, ByGate, ByLogits
 from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.engine import MoeRuntime
-from moe_runtime.runtime.model import IN_SLOTS, LatentShape, Model, SharedInSlots, StackShape
+from moe_runtime.runtime.model import (
+    IN_SLOTS,
+    ExpertBias,
+    LatentShape,
+    Model,
+    SharedInSlots,
+    StackShape,
+)
 from moe_runtime.runtime.npu_device import open_device, peers_of
 from moe_runtime.runtime.reference import DenseReference
 from moe_runtime.runtime.start import Start
@@ -73,6 +88,7 @@ __all__ = [
     "NO_ADAPTERS",
     "NO_TOKEN_IDS",
     "OWN",
+    "UNGATED",
     "Activation",
     "AdapterIds",
     "Alone",
@@ -86,24 +102,33 @@ __all__ = [
     "Chosen",
     "ClippedSwiGLU",
     "Concatenated",
+    "Corrected",
     "CounterSnapshot",
     "CustomRouting",
     "DenseReference",
+    "DenseWeights",
     "Device",
+    "Direct",
     "EvenRows",
     "ExchangeMode",
     "ExpertAdapters",
+    "ExpertBias",
+    "ExpertGate",
     "GELUTanh",
     "GroupPeers",
     "HashRouting",
+    "HashTable",
     "Install",
+    "Latent",
     "LatentShape",
+    "LayerWeights",
     "Model",
     "MoeError",
     "MoeRuntime",
     "NoAdapters",
     "NoTokenIds",
     "Nodes",
+    "NormedLatent",
     "OnInputRouting",
     "OneNode",
     "OwnRows",
@@ -113,12 +138,16 @@ __all__ = [
     "Peers",
     "Phase",
     "Replicated",
+    "RoutedPath",
+    "RouterTensors",
     "Routing",
+    "RoutingFunction",
     "RowLayout",
     "Scoring",
     "SelectorSettings",
     "Sharded",
     "Shards",
+    "SharedExpert",
     "SharedInSlots",
     "SiTU",
     "SlotLayout",
@@ -134,7 +163,9 @@ __all__ = [
     "TokenIds",
     "TokenSpread",
     "Traffic",
+    "Uncorrected",
     "UnevenRows",
+    "Ungated",
     "WeightFormat",
     "ZeroExpertRouting",
     "activation_named",

@@ -22,6 +22,7 @@ from moe_runtime.layer.given import LayerAdapters
 from moe_runtime.placement.slots import digest
 from moe_runtime.runtime.batch import Batch
 from moe_runtime.runtime.model import StackShape
+from moe_runtime.runtime.surroundings import lasting
 
 __all__ = ["LoadedAdapters"]
 
@@ -78,7 +79,8 @@ class LoadedAdapters:
         differ between ranks without a word.
         """
         mark = _checked_mark(shape, self.num_adapters, layers)
-        served = tuple(_served(layer, self.dtype, self.home) for layer in layers)
+        with lasting(self.home):
+            served = tuple(_served(layer, self.dtype, self.home) for layer in layers)
         return replace(self, layers=served, mark=mark)
 
 

@@ -48,6 +48,7 @@ from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.routes import Routes
 from moe_runtime.runtime.start import Start, check_start
 from moe_runtime.runtime.stepping import OneAtATime, one_at_a_time
+from moe_runtime.runtime.surroundings import lasting
 from moe_runtime.runtime.traffic import Traffic
 from moe_runtime.runtime.ways import Ways
 
@@ -72,36 +73,36 @@ class MoeRuntime:
         dtype: torch.dtype = torch.float32,
         packing: Packing = UNPACKED,
     ) -> None:
-        shape = model.shape
-        traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
-        require_modes(shape, traffic, start.device, dtype=dtype, packing=packing)
-        held_LS = whole(start.held_LS, "held_LS")
-        check_start(shape, start, peers)
-        self.model = model
-        self.layout = start.layout
-        self._peers, self.guard = peers, OneAtATime(peers)
-        self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
-        self.device = start.device
-        self.slots, marks_LE = _load(model, start, held_LS, self._served)
-        self.routes = Routes(start, shape, self.slots, rank=peers.rank)
-        self._counters = LoadCounters(
-            num_layers=shape.num_layers,
-            num_slots=self.slots.num_slots,
-            num_experts=shape.num_experts,
-            num_shared=shape.num_shared_in_slots,
-            home=start.device.home,
-        )
-        self.mode, self._capture = traffic.mode, traffic.capture
-        coder = FormCoder(self.device.backend, packing.format.rows)
-        self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
-        self._adapters = LoadedAdapters(traffic.num_adapters, dtype, start.device.home)
-        state = RankState(self.slots, self.routes.tables, self._counters)
-        self.layers = _layers(model, state, dtype, self.device)
-        self._ways.check()
-        alike = {**self._ways.numbers(), "model": mark_of_model(shape, dtype, packing)}
-        alike["weights beside slots"] = mark_of_parts([layer.weights for layer in self.layers])
-        self._settings_mark = mark_of_settings(alike)
-        self._number = self.guard.number_of(alike, marks_LE, home=start.device.home)
+        with lasting(start.device.home):
+            shape = model.shape
+            traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
+            require_modes(shape, traffic, start.device, dtype=dtype, packing=packing)
+            held_LS = whole(start.held_LS, "held_LS")
+            check_start(shape, start, peers)
+            self.model, self.layout = model, start.layout
+            self._peers, self.guard = peers, OneAtATime(peers)
+            self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
+            self.device = start.device
+            self.slots, marks_LE = _load(model, start, held_LS, self._served)
+            self.routes = Routes(start, shape, self.slots, rank=peers.rank)
+            self._counters = LoadCounters(
+                num_layers=shape.num_layers,
+                num_slots=self.slots.num_slots,
+                num_experts=shape.num_experts,
+                num_shared=shape.num_shared_in_slots,
+                home=start.device.home,
+            )
+            self.mode, self._capture = traffic.mode, traffic.capture
+            coder = FormCoder(self.device.backend, packing.format.rows)
+            self._ways = Ways(peers, self.layout, shape, traffic, coder, self.device)
+            self._adapters = LoadedAdapters(traffic.num_adapters, dtype, start.device.home)
+            state = RankState(self.slots, self.routes.tables, self._counters)
+            self.layers = _layers(model, state, dtype, self.device)
+            self._ways.check()
+            alike = {**self._ways.numbers(), "model": mark_of_model(shape, dtype, packing)}
+            alike["weights beside slots"] = mark_of_parts([layer.weights for layer in self.layers])
+            self._settings_mark = mark_of_settings(alike)
+            self._number = self.guard.number_of(alike, marks_LE, home=start.device.home)
 
     @one_at_a_time
     def forward(self, batch: Batch) -> Tensor:

@@ -36,6 +36,7 @@ from moe_runtime.runtime.fitting import (
 )
 from moe_runtime.runtime.marks import mark_of_expert
 from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
+from moe_runtime.runtime.surroundings import lasting
 from moe_runtime.runtime.traffic import ByTable, Traffic
 
 __all__ = [
@@ -66,6 +67,7 @@ def served_as(traffic: Traffic, packing: Packing, dtype: torch.dtype) -> ServedA
     return ServedAs(packing, dtype, ExchangeMode.FUSED_MC2 in tuple(_may_be_chosen(traffic)))
 
 
+@lasting()
 def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> ExpertWeights:
     """Return one expert (layer, number), shared ones from E on, as slots hold it: of one slot.
 
@@ -98,7 +100,7 @@ def _with_biases(
     model: Model, which: tuple[int, int], weights: PlainExpertWeights, dtype: torch.dtype
 ) -> BiasedWeights:
     bias = model.bias(*which, dtype)
-    require_bias(model.shape, bias, what=f"expert {which[1]} of layer {which[0]}")
+    require_bias(model.shape, bias, dtype, what=f"expert {which[1]} of layer {which[0]}")
     return BiasedWeights(weights, bias.gate_up_F[None], bias.down_Z[None])
 
 
@@ -106,7 +108,7 @@ def _shared(model: Model, which: tuple[int, int], served: ServedAs) -> ReadableW
     """Return a shared expert as a slot holds it: like a routed one, with zeros for biases."""
     layer, expert = which
     shape, dtype = model.shape, served.dtype
-    kept = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
+    kept = _brought(model, layer, torch.promote_types(dtype, torch.float32)).shared
     dense = dense_of(kept[expert - shape.num_experts].weights)
     weights = pack(dense, served.packing, dtype)
     if not shape.biased:
@@ -118,13 +120,12 @@ def _shared(model: Model, which: tuple[int, int], served: ServedAs) -> ReadableW
 def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
     """Return what a layer has beside the experts in its slots, as it is served."""
     packing = model.shape.shared_packing
-    parts = model.layer(layer, dtype)
-    require_layer(model.shape, layer, parts)
+    parts = _brought(model, layer, dtype)
     if isinstance(packing, SharedInSlots):
         return replace(parts, shared=(), in_slots=tuple(expert.gate for expert in parts.shared))
     if packing.format is WeightFormat.UNQUANTISED:
         return parts
-    wide = model.layer(layer, torch.promote_types(dtype, torch.float32)).shared
+    wide = _brought(model, layer, torch.promote_types(dtype, torch.float32)).shared
     packed = [
         replace(expert, weights=pack(dense_of(expert.weights), packing, dtype)) for expert in wide
     ]
@@ -132,6 +133,12 @@ def served_layer(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
         replace(expert, gate=own.gate) for expert, own in zip(packed, parts.shared, strict=True)
     ]
     return replace(parts, shared=tuple(gated))
+
+
+def _brought(model: Model, layer: int, dtype: torch.dtype) -> LayerWeights:
+    parts = model.layer(layer, dtype)
+    require_layer(model.shape, layer, parts, dtype)
+    return parts
 
 
 def load_slots(

@@ -25,7 +25,11 @@ from moe_runtime.runtime.model import StackShape
 
 __all__ = ["fingerprint", "mark_of_expert", "mark_of_model", "mark_of_parts", "mark_of_settings"]
 
-_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+"""By bytes of a number; of 8, its halves are words."""
+_ODD = 0x9E3779B97F4A7C15 - 2**64
+"""The golden ratio's fraction in 64 bits. Odd, so that no bit of a word is lost in a product."""
+_LOW_HALF = 2**32 - 1
 _SPREAD = 1_000_003
 """Keeps apart which part of a batch a number is of."""
 
@@ -100,9 +104,25 @@ def fingerprint(batch: Batch) -> int:
 
 
 def _of_rows(rows_TX: Tensor, real_T: Tensor) -> int:
+    """Return a sum over rows of mixed sums over mixed words, so that equal changes do not cancel.
+
+    Each mixing tells all words apart, and its seed the places: no single changed word is lost.
+    """
     words = rows_TX.detach().contiguous().view(_WORDS[rows_TX.dtype.itemsize])
-    # Odd numbers, so that no bit of a word is lost when the product is cut to its width.
-    columns_X = torch.arange(1, 2 * words.shape[1], 2, device=words.device).to(words.dtype)
-    sums_T = (words * columns_X).sum(dim=1, dtype=torch.int64)
-    places_T = torch.arange(1, rows_TX.shape[0] + 1, device=rows_TX.device)
-    return int((torch.where(real_T, sums_T, 0) * places_T).sum())
+    sums_T = _mixed(words.to(torch.int64) + _seeds(words.shape[1], words.device)).sum(dim=1)
+    mixed_T = _mixed(_mixed(sums_T + _seeds(words.shape[0], words.device)))
+    return int(torch.where(real_T, mixed_T, 0).sum())
+
+
+def _seeds(num: int, home: torch.device) -> Tensor:
+    return torch.arange(1, num + 1, device=home) * _ODD
+
+
+def _mixed(words: Tensor) -> Tensor:
+    """Return int64 words, changed in place: different ones for different ones.
+
+    A product, cut to 64 bits, carries a bit up only, and a sign hardly: so its high half is then
+    brought down, as if it had no sign.
+    """
+    words.mul_(_ODD)
+    return words.bitwise_xor_(words.bitwise_right_shift(32).bitwise_and_(_LOW_HALF))

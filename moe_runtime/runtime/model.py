@@ -54,7 +54,7 @@ class LatentShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertBias:
-    """What one expert adds after gate and up, and after down."""
+    """What one expert adds after gate and up, and after down, before the token's weight."""
 
     gate_up_F: Tensor
     down_Z: Tensor
@@ -142,7 +142,32 @@ def _against_mixing(shape: StackShape) -> Iterator[str]:
 
 
 class Model(Protocol):
-    """Where weights come from; every call with equal arguments returns equal weights."""
+    """Where weights come from; every call with equal arguments returns equal weights.
+
+    What is computed from them, for a token x of width D, layer by layer (@ over columns):
+
+        h       x / sqrt(mean(x * x) + 1e-6), an RMS norm without a weight, in float32 or better
+        logits  gate_XD @ h, in the model's own dtype; scores are computed from them in float32
+                or better
+        z       h, or down_ZD @ h where experts work in a latent
+        y       the sum over the token's experts of weight * expert(z), and weight * z for each
+                zero expert; expert(weight * z) with `OnInputRouting`
+        r       y, or up_DZ @ y in a latent, of (norm_Z * RMS norm of y) where that is normed
+        x       x + r + the sum over shared experts of expert(h) * sigmoid(gate_1D @ h), of
+                expert(h) alone for one without a gate
+
+        expert(z)  w2 @ activation(w13 @ z + gate_up_F) + down_Z, without biases where there are
+                   none; shared experts have none
+
+    Letters that end a tensor's name are its axes: X experts to choose from (routed, then zero
+    ones), D model width, Z width of the routed part (D without a latent), I expert width, F = 2 I
+    gate and up, S slots (here one), V token ids, K experts of a token.
+
+    A caller whose model norms its rows with a weight multiplies the columns of what reads h by it.
+
+    Tensors are of the dtype that is asked for, finite, and in any memory; they are copied.
+    A `HashTable` is of integers, a correction of any float dtype.
+    """
 
     @property
     def shape(self) -> StackShape:
@@ -150,7 +175,7 @@ class Model(Protocol):
         ...
 
     def layer(self, layer: int, dtype: torch.dtype) -> LayerWeights:
-        """Return what a layer has beside its routed experts."""
+        """Return what a layer has beside its routed experts, shared experts in slots included."""
         ...
 
     def expert(self, layer: int, expert: int, dtype: torch.dtype) -> DenseWeights:

@@ -24,10 +24,16 @@ class Start:
 
     layout: SlotLayout
     held_LS: npt.ArrayLike
-    """[L, S] logical expert in each of this rank's slots, shared ones from E on, -1 for empty."""
+    """[L, S] logical expert in each of this rank's slots, shared ones from E on, -1 for empty.
+
+    Two slots of a rank may hold one expert, but not where an agent attaches: the service has no
+    placement in which a rank holds an expert twice."""
     tables_LEJ: npt.ArrayLike
-    """[L, E, J] slots that this rank's tokens use."""
+    """[L, E, J] slots that this rank's tokens use, of all ranks' slots; -1 for an expert that they
+    cannot use. The token in row t takes entry t modulo J, so J is how many slots of an expert one
+    rank's tokens may be spread over; 1 where each rank uses one."""
     staging_rows: int
+    """Experts of one layer that can be received before they are installed."""
     device: Device = CPU
     """What it is computed on."""
     shared_LM: npt.ArrayLike = ()

@@ -19,6 +19,8 @@ from moe_runtime.contracts.exchange_errors import RanksDisagree
 from moe_runtime.exchange.agreeing import agree, agree_on_experts
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.exchange.standing import standing_of
+from moe_runtime.runtime.device import Device
+from moe_runtime.runtime.surroundings import undisturbed
 
 __all__ = ["OneAtATime", "one_at_a_time"]
 
@@ -75,16 +77,19 @@ class _Guarded(Protocol):
     @property
     def guard(self) -> OneAtATime: ...
 
+    @property
+    def device(self) -> Device: ...
+
 
 S = TypeVar("S", bound=_Guarded)
 
 
 def one_at_a_time(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Have calls of a method refused while another is going on."""
+    """Have calls of a method refused while another is going on, and undisturbed by autocast."""
 
     @wraps(method)
     def alone(self: S, /, *given: P.args, **named: P.kwargs) -> R:
-        with self.guard.taken(method.__name__):
+        with self.guard.taken(method.__name__), undisturbed(self.device.home):
             return method(self, *given, **named)
 
     return alone

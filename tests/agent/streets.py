@@ -47,11 +47,12 @@ class FakeStream:
         self.up: SimpleQueue[Up] = SimpleQueue()
         self.down: SimpleQueue[Down] = SimpleQueue()
         self.is_lost = False
+        self.refusal = ""
         self.has_room = True
 
     def send(self, word: Up) -> bool:
         if self.is_lost:
-            raise StreamLost(endpoint="fake", cause="pulled out")
+            raise self._lost()
         if self.has_room:
             self.up.put(word)
         return self.has_room
@@ -61,8 +62,11 @@ class FakeStream:
             return self.down.get_nowait()
         except Empty:
             if self.is_lost:
-                raise StreamLost(endpoint="fake", cause="pulled out") from None
+                raise self._lost() from None
             return None
+
+    def _lost(self) -> StreamLost:
+        return StreamLost(endpoint="fake", cause="pulled out", refusal=self.refusal)
 
     def close(self) -> None:
         self.is_lost = True

@@ -191,8 +191,39 @@ def test_a_refusal_is_told_with_its_code_after_the_words_before_it() -> None:
     with controller(reply) as endpoint, stream_to(endpoint) as (stream, rung):
         stream.send(HELLO)
         assert rung.until(stream.receive) == arm
-        with pytest.raises(StreamLost, match="registration_refused rank 0 is refused"):
+        with pytest.raises(StreamLost, match="registration_refused rank 0 is refused") as lost:
             rung.until(stream.receive)
+        assert lost.value.refusal == "FAILED_PRECONDITION registration_refused rank 0 is refused"
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, (("eplb-code", "not_leader"),)),
+        (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            (("eplb-code", "elsewhere"), ("eplb-endpoint", "o:1")),
+        ),
+        (grpc.StatusCode.FAILED_PRECONDITION, ()),
+    ],
+    ids=["not leading", "elsewhere", "no controller of ours"],
+)
+def test_an_end_that_a_later_stream_may_not_meet_is_no_refusal(
+    status: grpc.StatusCode, told: tuple[tuple[str, str], ...]
+) -> None:
+    def reply(
+        words: Iterator[agent_pb2.UpMessage], context: grpc.ServicerContext
+    ) -> Iterator[Down]:
+        next(words)
+        context.set_trailing_metadata(told)
+        context.abort(status, "not now")
+        yield from ()
+
+    with controller(reply) as endpoint, stream_to(endpoint) as (stream, rung):
+        stream.send(HELLO)
+        with pytest.raises(StreamLost, match="not now") as lost:
+            rung.until(stream.receive)
+        assert lost.value.refusal == ""
 
 
 def test_a_street_on_which_nobody_reads_fills_up_and_says_so() -> None:

@@ -108,6 +108,27 @@ def test_streams_that_end_soon_after_their_welcome_are_opened_ever_more_slowly(
     assert waits == pytest.approx([0.005, 0.01, 0.02, 0.04, 0.005])
 
 
+def test_a_refusal_is_warned_of_in_the_message_once_for_each_text(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with running() as rig:
+        for refusal in ("", "expert 3 twice", "expert 3 twice", "", "expert 4 twice"):
+            stream = rig.channel.next()
+            stream.hello()
+            stream.refusal = refusal
+            stream.lose()
+        stream = rig.channel.next()
+        stream.hello()
+        stream.refusal = "expert 4 twice"
+        stream.say(welcome())
+        rig.eventually(lambda: rig.agent.await_welcome(0) is not None)
+        stream.lose()
+        rig.channel.next().hello()
+    warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    start = "the controller refuses this rank, which serves on without it: "
+    assert warned == [f"{start}expert {n} twice" for n in (3, 4, 4)]
+
+
 def test_words_that_found_no_room_are_told_by_a_hello_on_a_new_stream() -> None:
     """A halt, say, that nobody asks about again."""
     with running(desk=new_desk(outbox_size=1)) as rig:

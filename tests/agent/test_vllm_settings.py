@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 from pydantic import ValidationError
 
+from eplb_service.domain.errors import InvalidSettings
 from worker_agent.adapters.vllm.identity import Identity, VllmConfig, identity_of
 from worker_agent.settings.settings import AgentSettings, DeploymentSettings
 from worker_agent.settings.vllm import VllmSettings
@@ -23,9 +24,18 @@ def test_without_its_switch_nothing_is_read_and_nothing_is_changed(
     register()
 
 
+def test_a_misspelt_switch_is_refused_and_does_not_leave_the_plugin_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("EPLB_VLLM_ENABLED", raising=False)
+    monkeypatch.setenv("EPLB_VLLM_ENABLE", "1")
+    with pytest.raises(InvalidSettings, match="did you mean EPLB_VLLM_ENABLED"):
+        register()
+
+
 def test_a_misspelt_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EPLB_VLLM_REDUNDANT", "2")
-    with pytest.raises(ValidationError, match="EPLB_VLLM_REDUNDANT: no such setting"):
+    with pytest.raises(ValidationError, match="did you mean EPLB_VLLM_REDUNDANT_EXPERTS"):
         VllmSettings()
 
 

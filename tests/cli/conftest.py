@@ -31,13 +31,14 @@ Ctl = Callable[..., Ran]
 class Serving:
     """A server on a loop and thread of its own, as another process's would be."""
 
-    def __init__(self, locks: Locks | None = None) -> None:
+    def __init__(self, locks: Locks | None = None, *, port: int = 0) -> None:
         self.operators = Operators()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="server")
         self._thread.start()
-        desks = Desks(Ranks(), self.operators, self.operators, self.operators, self.operators)
-        options = ServerOptions(stop_grace_s=0.1)
+        self.ranks = Ranks()
+        desks = Desks(self.ranks, self.operators, self.operators, self.operators, self.operators)
+        options = ServerOptions(port=port, stop_grace_s=0.1)
         self._server = ControllerServer(desks, Counters(), options, locks)
         self.port = self.run(self._server.start())
 

@@ -57,6 +57,23 @@ def test_all_is_well(ctl: Ctl, operators: Operators, metrics: str) -> None:
     assert looked_at[:4] == ["connection", "metrics", "version", "clock"]
 
 
+@pytest.mark.parametrize("age_s", [float("inf"), 0.4, 30.0])
+def test_a_window_that_a_cutover_emptied_is_no_fault_for_a_minute(
+    ctl: Ctl, operators: Operators, metrics: str, age_s: float
+) -> None:
+    well = a_well_status()
+    empty = replace(well.window, num_steps=0, coverage=0.0, age_s=age_s)
+    operators.statuses = (replace(well, window=empty, settled_age_s=12.0),)
+    ran = ctl("doctor", "--metrics", metrics)
+    assert (ran.code, ran.err) == (0, "")
+
+    assert "counting began anew at the cutover 12" in ran.out
+    operators.statuses = (replace(well, window=empty, settled_age_s=75.0),)
+    ran = ctl("doctor", "--metrics", metrics)
+    assert ran.code == 1
+    assert "find ranks that do not report" in ran.out
+
+
 def test_what_is_wrong_is_said_with_what_to_do(
     ctl: Ctl, operators: Operators, metrics: str
 ) -> None:

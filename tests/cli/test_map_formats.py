@@ -101,7 +101,19 @@ def test_import_sends_what_the_controller_reads(
         (b"[[0, 1]]", ("--from", "sglang", "--ranks", "1"), "looks like phy2log, and sglang was"),
         (b"\x93NUMPY\x01", ("--ranks", "1"), "no numpy array"),
         (b"PK\x03\x04rest", ("--ranks", "1"), "no numpy array"),
-        (b"[" * 100_000, ("--ranks", "1"), "not a map"),
+        (b"[" * 100_000, ("--ranks", "1"), "nested too deep"),
+        (b"initial_global_assignments: {3: [0], 3: [1]}", ("--ranks", "1"), "3 occurs twice"),
+        (
+            b"num_slots: 1\ninitial_global_assignments:\n  3: [0]\n  3: [1]",
+            ("--ranks", "1"),
+            "line 4",
+        ),
+        (
+            b'{"physical_to_logical_map": [], "physical_to_logical_map": [[0]]}',
+            ("--ranks", "1"),
+            "than once",
+        ),
+        (b"[[" + b"9" * 5000 + b"]]", ("--ranks", "1"), "thousands of digits"),
     ],
 )
 def test_a_file_that_is_no_map_is_refused_and_nothing_is_written(

@@ -161,9 +161,9 @@ def test_a_plan_that_stops_short_is_a_failure_of_a_command_that_waits(
 
 def test_waiting_ends_at_the_deadline(ctl: Ctl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eplb_service.cli.acts.POLL_S", 0.02)
-    ran = ctl("apply", "7f3a", "--wait", "--timeout", "0.3s")
+    ran = ctl("apply", "7f3a", "--wait", "--timeout", "2s")
     assert ran.code == 5
-    assert "plan 7f3a is not over after 0.3s; it goes on" in ran.err
+    assert "plan 7f3a is not over after 2.0s; it goes on" in ran.err
 
 
 def test_a_plan_that_was_judged_no_is_refused_by_name(ctl: Ctl, operators: Operators) -> None:

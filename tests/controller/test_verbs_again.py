@@ -63,7 +63,7 @@ async def test_a_request_id_that_asked_for_something_else_is_refused() -> None:
         plan = await o.controller.operators.plan(ANY)
         assert isinstance(plan, PlanView)
         await o.controller.acts.apply(act("r1"), plan.plan.plan_id)
-        with pytest.raises(InvalidRequest, match="r1 asked for something else before"):
+        with pytest.raises(InvalidRequest, match="request r1 was another apply; an id acts once"):
             await o.controller.acts.apply(act("r1"), "ffffffff")
 
 

@@ -11,6 +11,7 @@ from eplb_service.controller.views import (
     HistoryView,
     NothingView,
     PlanView,
+    RefusalView,
     RunView,
     StatusView,
 )
@@ -96,8 +97,12 @@ class Ranks:
         self.slow: asyncio.Event | None = None
         self.slow_hello: asyncio.Event | None = None
         self.has_hello = asyncio.Event()
+        self.refusals: tuple[RefusalView, ...] = ()
         self.close_after_turns: int | None = None
         """Close every stream so many turns of the event loop after its Hello."""
+
+    def refused(self, deployment: str) -> tuple[RefusalView, ...]:
+        return tuple(r for r in self.refusals if deployment in ("", r.deployment))
 
     async def hello(self, hello: Hello, outbox: Outbox) -> Link:
         if self.wrong_hello is not None:
@@ -135,6 +140,7 @@ class Operators:
         self.audit_kept: tuple[AuditEntry, ...] = ()
         """The newest first."""
         self.told = views.a_history()
+        self.ran = views.a_run()
         self.map_text = '{"moe_layer_count": 0}'
         self.statuses: tuple[StatusView, ...] = (views.a_status(), views.a_quiet_status())
 
@@ -185,7 +191,7 @@ class Operators:
 
     async def run(self, deployment: str, plan_id: str) -> RunView:
         self._note("run", deployment, plan_id)
-        return views.a_run()
+        return self.ran
 
     async def apply(self, act: ActRequest, plan_id: str) -> RunView:
         self.entered.set()

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from eplb_service.domain.errors import InvalidSettings
 from eplb_service.domain.report import Phase
 from eplb_service.settings import Settings, load_settings
+from eplb_service.settings.yaml_text import read_yaml
 
 
 @pytest.fixture(autouse=True)
@@ -141,3 +142,56 @@ def test_a_value_that_could_never_work_is_refused_at_the_start(
 ) -> None:
     with pytest.raises(InvalidSettings, match=said):
         load_settings(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("flow.yaml", "server: {port: 1, port: 2}", "port occurs twice .* line 1"),
+        ("far.yaml", "server:\n  port: 1\nstore: {}\nserver: {}\n", "server .* line 4 .* line 1"),
+        ("same.yaml", "a:\n  1: x\n  0x1: y\n", "0x1 occurs twice .* line 3 .* line 2"),
+        ("both.json", '{"server": {"port": 1, "port": 2}}', "port occurs more than once"),
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_by_name(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    assert re.search(says, refusal(written(tmp_path, text, name)))
+
+
+def test_merged_keys_may_be_overridden(tmp_path: Path) -> None:
+    text = "server: &one {port: 1}\nstore: {}\n"
+    assert load_settings(written(tmp_path, text)).server.port == 1
+    assert read_yaml("a: &a {x: 1}\nb: {<<: *a, x: 2}") == {"a": {"x": 1}, "b": {"x": 2}}
+
+
+DEEP = "[" * 100_000
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", f"server: {{port: {LONG}}}"),
+        ("a.json", f'{{"server": {{"port": {LONG}}}}}'),
+        ("a.json", DEEP),
+        ("a.yaml", "[" * 2000),
+        ("a.yaml", "server: 3"),
+        ("a.json", '{"server": []}'),
+        ("a.yaml", "at: 2024-99-99"),
+        ("a.yaml", "!!map [1]"),
+        ("a.yaml", "!!seq a: 1"),
+        ("a.yaml", "- 1"),
+    ],
+)
+def test_no_refusal_quotes_the_language_that_reads(tmp_path: Path, name: str, text: str) -> None:
+    said = refusal(written(tmp_path, text, name))
+    for foreign in ("recursion", "sys.", "instance of", "ServerSettings", "pydantic", "must be in"):
+        assert foreign not in said
+
+
+def test_a_variable_is_refused_in_own_words_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EPLB_SERVER", "3")
+    assert "server = '3': expected a section" in refusal() or "server = 3: expected a section" in (
+        refusal()
+    )

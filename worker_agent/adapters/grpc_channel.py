@@ -32,6 +32,11 @@ CODE_KEY = "eplb-code"
 """Trailing metadata in which the controller names a failure."""
 ENDPOINT_KEY = "eplb-endpoint"
 """Trailing metadata in which a controller names the one that has the deployment."""
+REFUSING = (
+    *(grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT),
+    *(grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED),
+)
+"""Statuses of a controller that judged what this rank said, and says no."""
 AUTHORIZATION = "authorization"
 
 
@@ -86,7 +91,7 @@ class GrpcChannel:
             token = self._trust.token()
             channel = self._trust.channel(endpoint, self._options)
         except InvalidSettings as wrong:
-            raise StreamLost(endpoint=endpoint, cause=str(wrong)) from wrong
+            raise StreamLost(endpoint=endpoint, cause=str(wrong), refusal=str(wrong)) from wrong
         metadata = ((AUTHORIZATION, f"Bearer {token}"),) if token else ()
         return GrpcStream(endpoint, channel, ring, metadata, self._follow)
 
@@ -118,6 +123,7 @@ class GrpcStream:
         self._incoming: SimpleQueue[agent_pb2.DownMessage] = SimpleQueue()
         self._room = Semaphore(MAX_WAITING)
         self._end: str | None = None
+        self._refusal = ""
         self._call = agent_pb2_grpc.AgentServiceStub(channel).Connect(
             self._requests(), metadata=metadata
         )
@@ -127,7 +133,7 @@ class GrpcStream:
     def send(self, word: Up) -> bool:
         """Take a word to be sent; False while too many wait already. Raises StreamLost."""
         if self._end is not None:
-            raise StreamLost(endpoint=self._endpoint, cause=self._end)
+            raise self._lost(self._end)
         try:
             self._outgoing.put_nowait(encode_up(word))
         except Full:
@@ -146,7 +152,7 @@ class GrpcStream:
                 message = self._incoming.get_nowait()
             except Empty:
                 if end is not None:
-                    raise StreamLost(endpoint=self._endpoint, cause=end) from None
+                    raise self._lost(end) from None
                 return None
             self._room.release()
             try:
@@ -162,6 +168,9 @@ class GrpcStream:
             self._outgoing.put_nowait(None)
         self._room.release()
         self._channel.close()
+
+    def _lost(self, end: str) -> StreamLost:
+        return StreamLost(endpoint=self._endpoint, cause=end, refusal=self._refusal)
 
     def _requests(self) -> Iterator[agent_pb2.UpMessage]:
         while (message := self._outgoing.get()) is not None:
@@ -179,6 +188,7 @@ class GrpcStream:
         except grpc.RpcError as error:
             for endpoint in _told(error, ENDPOINT_KEY):
                 self._follow(endpoint)
+            self._refusal = _refusal(error)
             self._end = self._end or _cause(error)
         finally:  # a reader that is gone without a word would be waited for until the end
             self._end = self._end or "its reader failed"
@@ -190,6 +200,16 @@ def _cause(error: grpc.RpcError) -> str:
     if not isinstance(error, grpc.Call):
         return str(error)
     return " ".join([error.code().name, *_told(error, CODE_KEY), str(error.details())])
+
+
+def _refusal(error: grpc.RpcError) -> str:
+    """Return why the controller does not take this rank; empty where a retry alone may help."""
+    is_named = bool(_told(error, CODE_KEY)) and not _told(error, ENDPOINT_KEY)
+    return _cause(error) if is_named and _status(error) in REFUSING else ""
+
+
+def _status(error: grpc.RpcError) -> grpc.StatusCode | None:
+    return error.code() if isinstance(error, grpc.Call) else None
 
 
 def _told(error: grpc.RpcError, key: str) -> list[str]:

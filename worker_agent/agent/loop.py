@@ -55,6 +55,8 @@ class Agent:
         self._must_greet = False
         self._num_dropped = 0
         """Words that had found no room when Hello was said last."""
+        self._refusal = ""
+        """What the rank was refused with last."""
         self._welcomed_at_s: float | None = None
         """When the stream that is served, if one is, was welcomed."""
         self._thread = Thread(target=self._run, name="eplb-agent", daemon=True)
@@ -85,12 +87,23 @@ class Agent:
             try:
                 self._speak_on_one_stream()
             except StreamLost as lost:
+                self._tell_of_refusal(lost)
                 wait_s = self._next_wait_s()
                 log.info("stream lost", extra={"cause": str(lost), "again_in_s": wait_s})
                 self._is_stopping.wait(wait_s)
             except Exception:  # one bad word must not leave the rank without an agent
                 log.exception("stream given up")
                 self._is_stopping.wait(self._next_wait_s())
+
+    def _tell_of_refusal(self, lost: StreamLost) -> None:
+        """Warn of a refusal once for each text, in the message for those who see no fields."""
+        if self._welcomed_at_s is not None:
+            self._refusal = ""
+        if lost.refusal and lost.refusal != self._refusal:
+            log.warning(
+                "the controller refuses this rank, which serves on without it: %s", lost.refusal
+            )
+        self._refusal = lost.refusal or self._refusal
 
     def _next_wait_s(self) -> float:
         """Return the wait before the next stream; it begins anew after one that lasted."""

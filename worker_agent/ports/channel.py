@@ -7,11 +7,16 @@ from eplb_service.protocol.messages import Down, Up
 
 
 class StreamLost(Exception):
-    """The stream ended or could not be opened; the agent opens another later."""
+    """The stream ended or could not be opened; the agent opens another later.
+
+    refusal    why the controller does not take this rank, which time alone will not change; empty
+               where the stream was lost by something else
+    """
 
     code = "stream_lost"
 
-    def __init__(self, *, endpoint: str, cause: str) -> None:
+    def __init__(self, *, endpoint: str, cause: str, refusal: str = "") -> None:
+        self.refusal = refusal
         super().__init__(
             f"the stream to {endpoint} is lost ({cause}); steps go on at the placement that is "
             "served, and the agent connects again after a while"

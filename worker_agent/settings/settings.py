@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eplb_service.domain.deployment import DeploymentIdentity
+from eplb_service.domain.variables import DELIMITER, misspelt
 
 PREFIX = "EPLB_AGENT_"
-DELIMITER = "__"
 
 Word = Annotated[str, Field(min_length=1)]
 
@@ -132,16 +132,10 @@ class AgentSettings(BaseSettings):
     sent_every_reports: PositiveInt = 10
     """Until a Welcome says otherwise."""
 
-    @model_validator(mode="after")
-    def _variables_are_known(self) -> Self:
+    @model_validator(mode="before")
+    @classmethod
+    def _variables_are_known(cls, given: object) -> object:
         """Refuse a misspelt variable: the environment's are otherwise passed over in silence."""
-        known = type(self).model_fields
-        told = [name for name in os.environ if name.upper().startswith(PREFIX)]
-        unknown = [name for name in told if _setting(name) not in known]
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no such setting; known: {', '.join(known)}")
-        return self
-
-
-def _setting(variable: str) -> str:
-    return variable.upper().removeprefix(PREFIX).partition(DELIMITER)[0].lower()
+        if unknown := misspelt(os.environ, own=PREFIX):
+            raise ValueError("; ".join(unknown))
+        return given

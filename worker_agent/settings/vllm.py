@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from eplb_service.domain.variables import misspelt
 
 PREFIX = "EPLB_VLLM_"
 
@@ -33,12 +35,10 @@ class VllmSettings(BaseSettings):
     unowned: Literal["refuse", "serve"] = "refuse"
     """What becomes of a model whose MoE layers the runtime cannot compute."""
 
-    @model_validator(mode="after")
-    def _variables_are_known(self) -> Self:
-        """Refuse a misspelt variable."""
-        known = type(self).model_fields
-        told = [name for name in os.environ if name.upper().startswith(PREFIX)]
-        unknown = [name for name in told if name.upper().removeprefix(PREFIX).lower() not in known]
-        if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no such setting; known: {', '.join(known)}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _variables_are_known(cls, given: object) -> object:
+        """Refuse a misspelt variable: the environment's are otherwise passed over in silence."""
+        if unknown := misspelt(os.environ, own=PREFIX):
+            raise ValueError("; ".join(unknown))
+        return given

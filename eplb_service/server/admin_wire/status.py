@@ -10,6 +10,7 @@ from eplb_service.controller.views import (
     OperationView,
     PlanningView,
     RankView,
+    RefusalView,
     RunningView,
     SharesView,
     StatusView,
@@ -62,6 +63,18 @@ def decode_status(message: admin_pb2.DeploymentStatus) -> StatusView:
         operation=_decode_operation(message.operation),
         shares=_decode_shares(message.shares) if message.HasField("shares") else NO_SHARES,
     )
+
+
+def encode_refusal(view: RefusalView) -> admin_pb2.RefusedRank:
+    """Translate a rank that was refused."""
+    return admin_pb2.RefusedRank(
+        deployment=view.deployment, rank=view.rank, why=view.why, age_s=view.age_s
+    )
+
+
+def decode_refusal(message: admin_pb2.RefusedRank) -> RefusalView:
+    """Translate a rank that was refused."""
+    return RefusalView(message.deployment, message.rank, message.why, message.age_s)
 
 
 def _decode_shares(message: admin_pb2.SharesView) -> SharesView:

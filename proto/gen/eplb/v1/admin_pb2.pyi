@@ -607,18 +607,54 @@ class StatusResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DEPLOYMENTS_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
     @property
     def deployments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DeploymentStatus]:
         """All, or the one asked for."""
+
+    @property
+    def refused(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___RefusedRank]:
+        """Ranks that were refused when they registered, and ask again."""
 
     def __init__(
         self,
         *,
         deployments: collections.abc.Iterable[Global___DeploymentStatus] | None = ...,
+        refused: collections.abc.Iterable[Global___RefusedRank] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["deployments", b"deployments"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["deployments", b"deployments", "refused", b"refused"]) -> None: ...
 
 Global___StatusResponse: typing_extensions.TypeAlias = StatusResponse
+
+@typing.final
+class RefusedRank(google.protobuf.message.Message):
+    """A rank that was refused."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEPLOYMENT_FIELD_NUMBER: builtins.int
+    RANK_FIELD_NUMBER: builtins.int
+    WHY_FIELD_NUMBER: builtins.int
+    AGE_S_FIELD_NUMBER: builtins.int
+    deployment: builtins.str
+    """The deployment that it named, which may not be registered."""
+    rank: builtins.int
+    """Its rank."""
+    why: builtins.str
+    """Why, in words."""
+    age_s: builtins.float
+    """Seconds since it last asked."""
+    def __init__(
+        self,
+        *,
+        deployment: builtins.str = ...,
+        rank: builtins.int = ...,
+        why: builtins.str = ...,
+        age_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "deployment", b"deployment", "rank", b"rank", "why", b"why"]) -> None: ...
+
+Global___RefusedRank: typing_extensions.TypeAlias = RefusedRank
 
 @typing.final
 class DeploymentStatus(google.protobuf.message.Message):
