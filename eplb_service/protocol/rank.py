@@ -225,7 +225,9 @@ def _round_over(state: RankState, event: RoundDone | RoundFailed) -> Step:
         return state, ()
     held = replace(held, rounds_done=event.number)
     if held.phase is RankPhase.DRAINING:
-        return replace(state, held=None), (Discard(held.order),)
+        # Said again: whoever was greeted in the meantime was told DRAINING.
+        over = Dropped(held.name, state.step, DropReason.BELOW_MARK)
+        return replace(state, held=None), (Discard(held.order), Say(over))
     if isinstance(event, RoundFailed):
         held = replace(held, withdrawn=held.withdrawn or event.reason)
     elif event.number == held.order.content.num_rounds and not held.withdrawn:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from eplb_service.controller.statuses import fold
 from eplb_service.domain.ids import Epoch
 from eplb_service.domain.wave import Order
 from eplb_service.protocol.agreement import NO_WAVE
@@ -157,6 +158,32 @@ def test_one_rank_that_never_stages_drops_the_wave_for_all() -> None:
     table.settle_words()
     assert table.served() == 0
     assert table.recorded(epoch) is WavePhase.ABORTED
+
+
+def test_a_rank_says_when_it_has_drained_for_a_controller_that_greeted_it_before() -> None:
+    """Until then Hello told DRAINING, and no other word would ever take that back."""
+    table = ByHand()
+    table.begin_wave()
+    table.accept_all()
+    table.run_step()
+    table.finish(0, 1)
+    table.lead.give_up("told to end")
+    table.perform()
+    table.hand_on(Abort)
+    table.run_step()
+    table.settle_words()
+    held = table.rank(2).state.held
+    assert held is not None
+    assert held.phase is RankPhase.DRAINING
+    hello = table.rank(2).hello(is_idle=False)
+    assert hello.status.phase is RankPhase.DRAINING
+
+    table.finish(2)
+    assert table.rank(2).state.held is None
+    [over] = answers(table, 2)
+    assert isinstance(over, Dropped)
+    after = fold(hello.status, over, None)
+    assert (after.phase, after.held) == (RankPhase.SERVING, None)
 
 
 def test_a_rank_silent_through_an_abort_keeps_the_next_wave_waiting() -> None:

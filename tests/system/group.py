@@ -112,11 +112,22 @@ class Group:
         self._await(lambda: self.num_steps >= self._granted, within_s=SILENCE_S)
         return first, self._granted
 
-    def serve_until(self, is_so: Callable[[], bool], *, within_steps: int, what: str) -> None:
-        """Serve on, without a pause for the ranks, until something is so."""
+    def serve_until(
+        self,
+        is_so: Callable[[], bool],
+        *,
+        within_steps: int,
+        what: str,
+        instead: Callable[[], object] = str,
+    ) -> None:
+        """Serve on, without a pause for the ranks, until something is so.
+
+        instead    what is the case where it does not come to be so; told then
+        """
         limit = self._granted + within_steps
         while not is_so():
-            assert self.num_steps < limit, f"not within {within_steps} steps: {what}"
+            if self.num_steps >= limit:
+                raise AssertionError(f"not within {within_steps} steps: {what}; {instead()}")
             before = self.num_steps
             self._grant(max(self._granted, before + AHEAD))
             self._await(lambda before=before: self.num_steps > before, within_s=SILENCE_S)

@@ -65,7 +65,10 @@ class World:
 
     def calm_down(self) -> None:
         """Serve on until nothing runs and every rank is heard."""
-        self.ranks.serve_until(self.operator.is_calm, within_steps=4000, what="calm")
+        operator = self.operator
+        self.ranks.serve_until(
+            operator.is_calm, within_steps=4000, what="calm", instead=operator.status
+        )
 
     def await_all_but_one(self, rest: str, one: str) -> None:
         """Serve on until HELD_RANK stands at phase `one`, and the others at `rest`."""
