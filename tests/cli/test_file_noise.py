@@ -50,7 +50,8 @@ OTHER = st.sampled_from(
     ]
 )
 ONE_FOLDER = rules(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
 )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.counts import DOMAINS, TOP_K, domain_counts
@@ -49,7 +49,6 @@ def test_noise_on_log_counts_would_miss_the_hot_experts() -> None:
     assert share(naive_E)[hottest] < 0.7 * share(counts_E)[hottest]
 
 
-@settings(deadline=None)
 @given(
     counts=st.lists(st.integers(0, 1000), min_size=4, max_size=20).filter(
         lambda c: sum(n > 0 for n in c) >= 3
@@ -70,7 +69,6 @@ def test_a_group_hits_each_expert_within_one_of_its_share_and_no_token_twice(
     assert (np.abs(off_E) < 1 + 1e-9).all()
 
 
-@settings(deadline=None)
 @given(
     counts=st.lists(st.integers(0, 10**6), min_size=5, max_size=30).filter(
         lambda c: sum(n > 0 for n in c) >= 5

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.deploy.helm import EXISTING, MONITORING, Target, of_kind, pod_templates, render
@@ -76,9 +76,7 @@ def referred(pod: Json) -> set[tuple[str, str]]:
 
 @settings(
     max_examples=15,
-    deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
 )
 @given(drawn=values(), release=names)
 def test_what_is_rendered_is_valid_and_refers_to_nothing_that_is_missing(

@@ -72,7 +72,7 @@ def any_task(seed: int) -> PlanningInput:
 
 
 @pytest.mark.parametrize("quarter", range(4))
-@settings(deadline=None, max_examples=250)
+@settings(max_examples=250)
 @given(seed=st.integers(0, 2**30))
 def test_every_shape_is_answered(quarter: int, seed: int) -> None:
     task = any_task(4 * seed + quarter)

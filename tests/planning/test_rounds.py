@@ -27,7 +27,7 @@ def busiest(moves: IntArray, layout: SlotLayout) -> int:
     return max((n for count in counts for n in count.values()), default=0)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=60),
     room=st.integers(1, 4),

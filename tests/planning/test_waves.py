@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eplb_service.domain.errors import MisfitPlacement
@@ -55,7 +55,6 @@ def run_through(old: Placement, waves: tuple[PlannedWave, ...], bounds: WaveLimi
     return held
 
 
-@settings(deadline=None)
 @given(pairs(), st.integers(2, 6), st.sampled_from(Ownership))
 def test_waves_lead_from_any_placement_to_any_other(
     pair: tuple[Placement, Placement], rows: int, ownership: Ownership
@@ -66,7 +65,6 @@ def test_waves_lead_from_any_placement_to_any_other(
     assert (run_through(old, waves, bounds).phy2log == new.phy2log).all()
 
 
-@settings(deadline=None)
 @given(pairs())
 def test_one_staging_row_is_enough_for_aligned_placements(
     pair: tuple[Placement, Placement],
@@ -77,14 +75,12 @@ def test_one_staging_row_is_enough_for_aligned_placements(
     assert (run_through(old, waves, bounds).phy2log == new.phy2log).all()
 
 
-@settings(deadline=None)
 @given(pairs())
 def test_equal_placements_need_no_wave(pair: tuple[Placement, Placement]) -> None:
     old, _ = pair
     assert split(old, old, limits=limits(old, 1), base_epoch=EPOCH) == ()
 
 
-@settings(deadline=None)
 @given(pairs())
 def test_layers_go_whole_where_they_fit(pair: tuple[Placement, Placement]) -> None:
     old, new = pair

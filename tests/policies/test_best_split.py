@@ -51,7 +51,7 @@ def layers_with_heat(draw: st.DrawFn) -> tuple[Placement, np.ndarray[tuple[int, 
     return placement, np.array(heat) * unit
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(given_=layers_with_heat())
 def test_no_split_has_a_lower_peak(given_: tuple[Placement, np.ndarray[tuple[int, int]]]) -> None:
     placement, heat = given_
@@ -68,7 +68,7 @@ def test_no_split_has_a_lower_peak(given_: tuple[Placement, np.ndarray[tuple[int
             assert np.isnan(got[layer])
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(given_=layers_with_heat())
 def test_shares_of_every_expert_sum_to_one(
     given_: tuple[Placement, np.ndarray[tuple[int, int]]],
@@ -139,7 +139,7 @@ def test_without_replicas_every_rank_is_alone() -> None:
     assert exact_split(np.array([[1.0, 2.0, 3.0]]), placement).tolist() == [[1, 1, 1]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(given_=layers_with_heat())
 def test_slack_costs_the_peak_no_more_than_it_says(
     given_: tuple[Placement, np.ndarray[tuple[int, int]]],

@@ -75,7 +75,7 @@ def requests(draw: st.DrawFn) -> PolicyRequest:
 
 
 @every_policy
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(request=requests())
 def test_a_policy_is_sound_repeatable_and_changes_only_routed_slots(
     listed: Listed, request: PolicyRequest
@@ -91,7 +91,7 @@ def test_a_policy_is_sound_repeatable_and_changes_only_routed_slots(
 
 
 @every_policy
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(request=requests())
 def test_a_budget_is_kept(listed: Listed, request: PolicyRequest) -> None:
     if listed.name not in BLIND_TO_BUDGETS and request.max_moves is not None:
@@ -99,7 +99,7 @@ def test_a_budget_is_kept(listed: Listed, request: PolicyRequest) -> None:
 
 
 @every_balancing_policy
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(request=requests())
 def test_no_layer_gets_worse_and_silent_layers_stay(listed: Listed, request: PolicyRequest) -> None:
     drawn = listed.draw(request)

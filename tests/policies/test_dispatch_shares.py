@@ -47,7 +47,7 @@ def sent(draw: st.DrawFn) -> tuple[Placement, FloatArray]:
     return placement, np.array(tokens, dtype=np.float64)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(given_=sent())
 def test_tables_name_slots_that_hold_the_expert(given_: tuple[Placement, FloatArray]) -> None:
     placement, tokens = given_

@@ -71,7 +71,7 @@ def requests(draw: st.DrawFn) -> PolicyRequest:
 
 
 @every_policy
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(request=requests())
 def test_a_masked_rank_is_empty_and_every_expert_has_a_slot(
     listed: Listed, request: PolicyRequest
@@ -84,7 +84,7 @@ def test_a_masked_rank_is_empty_and_every_expert_has_a_slot(
 
 
 @every_policy
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(request=requests())
 def test_a_rank_that_is_back_is_filled_again(listed: Listed, request: PolicyRequest) -> None:
     emptied = policy_named("static").draw(request)
@@ -97,7 +97,7 @@ def test_a_rank_that_is_back_is_filled_again(listed: Listed, request: PolicyRequ
     require_emptied(drawn, back.layers, masked[1:])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(request=requests())
 def test_emptying_alone_moves_only_what_has_no_other_replica(request: PolicyRequest) -> None:
     drawn = policy_named("static").draw(request)
@@ -183,7 +183,7 @@ def test_one_rank_must_stay() -> None:
 
 
 @every_policy
-@settings(deadline=None, max_examples=10)
+@settings(max_examples=10)
 @given(request=requests(), per_layer=st.integers(0, 4), per_rank=st.integers(0, 4))
 def test_budgets_of_layers_and_ranks_are_kept(
     listed: Listed, request: PolicyRequest, per_layer: int, per_rank: int

@@ -64,7 +64,7 @@ def test_a_rank_with_more_experts_takes_fewer_tokens_where_each_costs() -> None:
     assert exact_split(silent, UNEQUAL, terms=Terms(fixed=10.0))[0, 0] == pytest.approx(0.4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32),
     slots=st.lists(st.integers(1, 4), min_size=1, max_size=6),

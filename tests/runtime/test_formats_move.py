@@ -183,7 +183,7 @@ def built_names(packing: Packing, mode: ExchangeMode) -> set[str]:
     return found
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     packing=st.sampled_from(PACKINGS),
     mode=st.sampled_from(ExchangeMode),

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 from hypothesis import assume, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,7 +48,6 @@ def legal_settings(draw: st.DrawFn, *, corrected: bool) -> SelectorSettings:
     return settings
 
 
-@hypothesis_settings(deadline=None)
 @given(
     data=st.data(),
     seed=st.integers(0, 10_000),

@@ -55,7 +55,7 @@ from tests.runtime.stacks import tokens
 from tests.runtime.threads import run_threads
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     mode=st.sampled_from(ExchangeMode),
     slots=st.lists(st.integers(4, 9), min_size=1, max_size=3).filter(lambda s: sum(s) >= 10),

@@ -99,7 +99,7 @@ def assert_conserved(run: Run, outcomes: list[Outcome]) -> None:
     assert not received_HLP[Phase.PREFILL].any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 10_000),
     slots=st.lists(st.integers(3, 8), min_size=1, max_size=4).filter(lambda s: sum(s) >= 8),

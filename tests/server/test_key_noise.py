@@ -17,7 +17,8 @@ eplb://operator/anna 0123456789abcdef0123456789abcdef
 eplb://agent/k3/0/serve/0/0/7 fedcba9876543210fedcba9876543210
 """
 ONE_FOLDER = rules(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
 )
 
 

@@ -38,7 +38,8 @@ VARIABLES = st.dictionaries(
     max_size=4,
 )
 ONE_FOLDER = rules(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
 )
 
 

@@ -19,7 +19,8 @@ RECORD = encode(wave(1))
 KEPT = Kept("{eplb}:fence", "string", (b"7",)), Kept("{eplb}:x", "hash", (b"a", b"b"))
 PACKED = pack(KEPT, at_s=1.0)
 ONE_FOLDER = rules(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
 )
 
 
