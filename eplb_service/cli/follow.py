@@ -2,7 +2,6 @@
 
 import json
 import sys
-import time
 from argparse import Namespace
 from collections import deque
 from enum import StrEnum
@@ -16,10 +15,10 @@ from eplb_service.cli.options import Options, Output
 from eplb_service.cli.plain import plain
 from eplb_service.cli.saying import say
 from eplb_service.cli.show_status import show_heat, show_history, show_status
-from eplb_service.cli.waiting import until
+from eplb_service.cli.waiting import looks, until
 from eplb_service.cli.words import GAP, clock_time, visible
 from eplb_service.controller.records import HistoryEntry
-from eplb_service.controller.views import StatusView
+from eplb_service.controller.views import HistoryView, StatusView
 from eplb_service.server.admin_wire.plans import decode_history
 from eplb_service.server.admin_wire.status import decode_heat
 
@@ -83,15 +82,19 @@ def watch(client: Client, options: Options, args: Namespace) -> Answer:
     request = pb.HistoryRequest(deployment=options.deployment, limit=KNOWN)
     told: deque[HistoryEntry] = deque(maxlen=2 * KNOWN)
     left: int = args.count or sys.maxsize
-    while True:
-        view = decode_history(client.ask(client.stub.History, request))
+
+    def look() -> HistoryView:
+        return decode_history(client.ask(client.stub.History, request))
+
+    for view in looks(client, look, every_s=EVERY_S):
         fresh = [entry for entry in reversed(view.entries) if entry not in told][:left]
         for entry in fresh:
             told.append(entry)
             say(f"{_event(entry, options.output)}\n")
         left -= len(fresh)
-        if not left or not _rested(client, EVERY_S):
-            return Answer("", None)
+        if not left:
+            break
+    return Answer("", None)
 
 
 def _event(entry: HistoryEntry, output: Output) -> str:
@@ -107,11 +110,12 @@ def top(client: Client, options: Options, args: Namespace) -> Answer:
         raise invalid("top draws for people; for machines there are `status -o json` and `watch`")
     clear = CLEAR if sys.stdout and sys.stdout.isatty() else ""
     left: int = args.count or sys.maxsize
-    while True:
-        say(f"{clear}{_frame(client, options)}\n")
+    for frame in looks(client, lambda: _frame(client, options), every_s=args.every):
+        say(f"{clear}{frame}\n")
         left -= 1
-        if not left or not _rested(client, args.every):
-            return Answer("", None)
+        if not left:
+            break
+    return Answer("", None)
 
 
 def _frame(client: Client, options: Options) -> str:
@@ -121,11 +125,3 @@ def _frame(client: Client, options: Options) -> str:
     asked = pb.HistoryRequest(deployment=named, limit=EVENTS)
     history = decode_history(client.ask(client.stub.History, asked))
     return "\n\n".join((show_status(status), show_heat(heat), show_history(history)))
-
-
-def _rested(client: Client, seconds: float) -> bool:
-    """Wait for the next look; False where the command's own deadline comes first."""
-    if client.remaining_s <= seconds:
-        return False
-    time.sleep(seconds)
-    return True

@@ -1,7 +1,9 @@
 """Asking until something is so, over times in which no controller answers."""
 
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from eplb_service.cli.client import Client
 from eplb_service.cli.durations import show_duration
@@ -10,6 +12,7 @@ from eplb_service.cli.progress import progress
 
 LOOK_S = 10.0
 """A look that takes longer is given up, and the next one asks over a connection of its own."""
+Seen = TypeVar("Seen")
 AWAY = "the controller does not answer just now, "
 
 
@@ -44,6 +47,37 @@ def until(
             if client.remaining_s <= every_s:
                 raise _late(client, what, missed)
             time.sleep(every_s)
+
+
+def looks(client: Client, look: Callable[[], Seen], *, every_s: float) -> Iterator[Seen]:
+    """Yield what is seen again and again until the command's deadline; raises Failure.
+
+    Once there was something to see, a look that nobody answers is no end. It is said on stderr,
+    once, and so is that somebody answers again.
+    """
+    client.longest_call_s = LOOK_S
+    missed: Failure | None = None
+    while True:
+        try:
+            seen = look()
+        except Failure as failure:
+            has_seen = client.has_been_answered
+            if not (has_seen and _passes(client, failure, was_away=missed is not None)):
+                raise
+            if missed is None:
+                print(f"{failure.word}: {failure}; it is asked on and on", file=sys.stderr)
+            missed = failure
+            client.reconnect(failure.endpoint if isinstance(failure, Elsewhere) else "")
+        else:
+            if missed is not None:
+                print(f"the controller at {client.endpoint} answers again", file=sys.stderr)
+                missed = None
+            yield seen
+        if client.remaining_s <= every_s:
+            if missed is not None:
+                raise missed
+            return
+        time.sleep(every_s)
 
 
 def _passes(client: Client, failure: Failure, *, was_away: bool) -> bool:

@@ -103,6 +103,48 @@ def test_the_first_call_of_a_changing_verb_fails_at_once(
 
 
 @pytest.mark.parametrize(
+    "words", [("watch", "--count", "6"), ("top", "--every", "0.1s")], ids=lambda words: words[0]
+)
+def test_what_is_looked_at_on_and_on_outlives_a_controller(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, made = Serving(), list[Serving]()
+    first.operators.statuses = (views.a_settled_status(),)
+    num_known = len(views.a_history().entries)
+    assert num_known < 6, "watch would have seen enough before the controller went"
+
+    def restart() -> None:
+        first.close()
+        time.sleep(1.0)
+        again = Serving(port=first.port)
+        again.operators.statuses = (replace(views.a_settled_status(), epoch=77),)
+        made.append(again)
+
+    timer = threading.Timer(1.0, restart)
+    timer.start()
+    code = main((*words, "--endpoint", f"127.0.0.1:{first.port}", "--timeout", "6s"))
+    timer.join()
+    for serving in made:
+        serving.close()
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert said.err.count("no controller answers at") == 1, "said once, and not at every look"
+    assert "it is asked on and on" in said.err
+    assert "answers again" in said.err
+    if words[0] == "top":
+        assert "epoch 77" in said.out
+
+
+@pytest.mark.parametrize("words", [("watch",), ("top",)], ids=lambda words: words[0])
+def test_what_nobody_ever_answered_is_not_looked_at_again(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main((*words, "--endpoint", "127.0.0.1:1", "--timeout", "30s"))
+    assert code == 5
+    assert "no controller answers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "error",
     [errors.NotLeader("nobody leads yet"), errors.StoreUnavailable("the store is locked")],
     ids=lambda error: error.code,
