@@ -1,6 +1,7 @@
 """What the chart renders is what Kubernetes and KubeRay take, whatever the mode and the cluster."""
 
 import itertools
+import json
 from typing import Any
 
 import kubernetes_validate
@@ -219,6 +220,19 @@ def test_notes_say_what_to_do_next() -> None:
             continue
         assert "eplb.io/agent" in done.text
         assert "helm -n" in done.text
+
+
+def test_notes_of_a_chart_with_tls_say_how_eplbctl_is_let_in() -> None:
+    words = "--ca ca.crt --certificate operator.crt --key operator.key --server-name eplb.moe.svc"
+    tls: Json = {"tls": {"existingSecret": "own"}}
+    for values, is_locked in (({}, False), (tls, True)):
+        install = ("install", "eplb", str(CHART), "-n", "moe", "--dry-run=client", "-o", "json")
+        done = run("4", *install, values=values)
+        assert done.code == 0, done.complaint
+        notes = json.loads(done.text)["info"]["notes"]
+        assert (f'keys="{words}"' in notes) == is_locked
+        assert ("eplbctl --endpoint 127.0.0.1:50051 $keys status" in notes) == is_locked
+        assert ("eplbctl --endpoint 127.0.0.1:50051 status" in notes) != is_locked
 
 
 def test_a_package_carries_the_rules_and_dashboards(tmp_path: Any) -> None:
