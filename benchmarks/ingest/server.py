@@ -17,6 +17,7 @@ from eplb_service.controller.shell import Controller
 from eplb_service.controller.views import RefusalView
 from eplb_service.domain.report import LoadReport
 from eplb_service.host.planner_process import ProcessPlanRunner
+from eplb_service.host.sweeping import swept_seldom
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.protocol.messages import Hello, Word
@@ -169,7 +170,8 @@ async def _serve(folder: Path, parent: Connection) -> None:
         parent.send(Ports(port, metrics.port))
 
     life = asyncio.create_task(controller.run(leading))
-    arrivals = await _measured(parent, awaited)
+    async with swept_seldom():
+        arrivals = await _measured(parent, awaited)
     arrivals.num_rejected = sum(d.num_rejected for d in controller.registry.all())
     parent.send(arrivals)
     life.cancel()

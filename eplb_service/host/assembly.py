@@ -17,6 +17,7 @@ from eplb_service.domain.directory import Directory
 from eplb_service.domain.errors import EplbError, StoreUnavailable
 from eplb_service.domain.metric_names import BUILD_INFO
 from eplb_service.host.locks import locks_of
+from eplb_service.host.sweeping import swept_seldom
 from eplb_service.host.system_clock import SystemClock
 from eplb_service.metrics import MetricsServer, PrometheusRecorder
 from eplb_service.policies.kernels.library import require_built
@@ -96,6 +97,10 @@ class Service:
         Raises BindFailed at once when an address is taken, and NotLeader once another
         controller has taken over.
         """
+        async with swept_seldom():
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[Addresses], None]) -> None:
         server = self._settings.server
         feed = Feed(self._controller.page, asyncio.get_running_loop())
         page = PageApp(feed) if has_page(self._settings) else None
