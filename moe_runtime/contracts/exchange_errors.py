@@ -7,6 +7,7 @@ ImpossibleMode        an exchange mode that cannot serve this deployment
 RanksDisagree         ranks are about to enter an exchange with different numbers
 CaptureUnavailable    captured ids that no router could have chosen
 ExchangeLate          a collective that some rank never entered, until the deadline
+GroupLost             a step broke off on this rank, and peers wait for the rest of it
 """
 
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ __all__ = [
     "BeyondLimit",
     "CaptureUnavailable",
     "ExchangeLate",
+    "GroupLost",
     "ImpossibleMode",
     "RanksDisagree",
 ]
@@ -92,4 +94,18 @@ class ExchangeLate(MoeError):
         super().__init__(
             f"rank {rank}: not every rank entered the exchange of {what} within {deadline_s:g} s; "
             "a peer is gone, late or out of step, the group cannot go on and this step is lost"
+        )
+
+
+class GroupLost(MoeError):
+    """A step broke off on this rank, and peers wait for the rest of it."""
+
+    code = "group_lost"
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+        super().__init__(
+            f"the group of ranks is lost since a step over it broke off here ({first}); peers "
+            "may wait for the rest of that step and would take the next one for it, so nothing was "
+            "started; start the ranks again"
         )

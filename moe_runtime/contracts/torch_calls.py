@@ -18,6 +18,7 @@ from moe_runtime.contracts.errors import ShapeMismatch
 __all__ = [
     "all_to_all_traced",
     "batch_p2p",
+    "default_group",
     "first_line",
     "from_array",
     "gather_traced",
@@ -82,6 +83,13 @@ def start_all_to_all(
 def wait_for(work: dist.Work, *, deadline_s: float) -> None:
     """Wait for a collective; raises RuntimeError if it fails or is not done by the deadline."""
     work.wait(timedelta(seconds=deadline_s))
+
+
+def default_group() -> dist.ProcessGroup:
+    """Return the group of all ranks."""
+    group = dist.group.WORLD
+    assert isinstance(group, dist.ProcessGroup)
+    return group
 
 
 def new_group() -> dist.ProcessGroup:

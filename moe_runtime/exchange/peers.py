@@ -129,14 +129,14 @@ class GroupPeers:
     def __init__(
         self, group: dist.ProcessGroup | None = None, *, deadline_s: float = _DEADLINE_S
     ) -> None:
-        self._group = group
+        self._group = group if group is not None else torch_calls.default_group()
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
         self._deadline_s = deadline_s
 
     @property
-    def group(self) -> dist.ProcessGroup | None:
-        """The group itself; None is the default one."""
+    def group(self) -> dist.ProcessGroup:
+        """The group itself."""
         return self._group
 
     @property
@@ -187,6 +187,8 @@ class Marks:
     """Of how it is about to exchange tokens, and of what it serves."""
     tokens: int = 0
     """Of its tokens, where other ranks hold them alike."""
+    runtime: int = 0
+    """Which of the runtimes over the group is stepped."""
 
 
 UNMARKED = Marks()
@@ -205,18 +207,22 @@ def announce(
     home    where the group carries tensors from
 
     One collective per step, before the first layer. Raises DummyStepWithTokens, and
-    RanksDisagree, on every rank alike, if ranks are about to exchange in different ways.
+    RanksDisagree, on every rank alike, if ranks are about to exchange in different ways, or step
+    different runtimes; after both of them the group is as usable as before.
     """
     if step.kind is StepKind.DUMMY and num_rows:
         raise DummyStepWithTokens(rank=peers.rank, num_rows=num_rows)
-    own = [num_rows, step.kind, step.phase, marks.tables, marks.settings, marks.tokens]
-    own_16 = torch.tensor([own], dtype=torch.int64, device=home)
-    told_N6 = peers.all_gather(own_16, [1] * peers.size)
-    columns = [torch_calls.to_ints(column) for column in told_N6.t()]
-    rows, kinds, phases, tables, settings, tokens = columns
-    if len(set(settings)) > 1:
+    fingerprints = [marks.tables, marks.settings, marks.tokens, marks.runtime]
+    own = [num_rows, step.kind, step.phase, *fingerprints]
+    own_17 = torch.tensor([own], dtype=torch.int64, device=home)
+    told_N7 = peers.all_gather(own_17, [1] * peers.size)
+    columns = [torch_calls.to_ints(column) for column in told_N7.t()]
+    rows, kinds, phases, tables, settings, tokens, runtimes = columns
+    if len(set(settings)) > 1 or len(set(runtimes)) > 1:
         raise RanksDisagree(
-            "how tokens are exchanged", told=[(mark,) for mark in settings], names=("settings",)
+            "how tokens are exchanged",
+            told=list(zip(settings, runtimes, strict=True)),
+            names=("settings", "runtime"),
         )
     return StepView(
         rank=peers.rank,

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 
 from moe_runtime.backends.coding import FormCoder
-from moe_runtime.capture.step import NO_CAPTURE, Captured, StepRecorder
+from moe_runtime.capture.step import NO_CAPTURE, Captured, Recorder, StepRecorder
 from moe_runtime.contracts.adapters import ExpertAdapters
+from moe_runtime.contracts.errors import DummyStepWithTokens
+from moe_runtime.contracts.exchange_errors import ImpossibleMode, RanksDisagree
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.step import StepKind
 from moe_runtime.contracts.torch_calls import whole
@@ -41,7 +43,7 @@ from moe_runtime.runtime.loading import (
     served_expert,
     served_layer,
 )
-from moe_runtime.runtime.marks import fingerprint, mark_of_model, mark_of_parts
+from moe_runtime.runtime.marks import fingerprint, mark_of_model, mark_of_parts, mark_of_settings
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.routes import Routes
 from moe_runtime.runtime.start import Start, check_start
@@ -59,6 +61,9 @@ class MoeRuntime:
     All methods are for the step's thread (StepsOverlap tells of others), except that a thread that
     moves weights may read the views of `slots` and write its staging rows. `routes` has the slots
     of shared experts, where those sit in slots.
+
+    Building one is collective. Where that breaks off on a rank, as by an expert that it cannot
+    read, its group is lost like in the middle of a step; RanksDisagree is raised on all alike.
     """
 
     def __init__(
@@ -71,18 +76,17 @@ class MoeRuntime:
         dtype: torch.dtype = torch.float32,
         packing: Packing = UNPACKED,
     ) -> None:
-        with lasting(start.device.home):
+        self._peers, self.guard = peers, OneAtATime(peers)
+        with lasting(start.device.home), self.guard.standing.told(RanksDisagree):
             shape = model.shape
             traffic = mode if isinstance(mode, Traffic) else Traffic(mode=mode)
             require_modes(shape, traffic, start.device, dtype=dtype, packing=packing)
             held_LS = whole(start.held_LS, "held_LS")
             check_start(shape, start, peers)
-            self.model = model
-            self.layout = start.layout
-            self._peers, self.guard = peers, OneAtATime(peers)
+            self.model, self.layout = model, start.layout
             self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
             self.device = start.device
-            self.slots = _load(model, start, held_LS, self._served)
+            self.slots, marks_LE = _load(model, start, held_LS, self._served)
             self.routes = Routes(start, shape, self.slots, rank=peers.rank)
             self._counters = LoadCounters(
                 num_layers=shape.num_layers,
@@ -97,8 +101,11 @@ class MoeRuntime:
             self._adapters = LoadedAdapters(traffic.num_adapters, dtype, start.device.home)
             state = RankState(self.slots, self.routes.tables, self._counters)
             self.layers = _layers(model, state, dtype, self.device)
-            beside = mark_of_parts([layer.weights for layer in self.layers])
-            self._settings_mark = self._ways.check() ^ mark_of_model(shape, dtype, packing) ^ beside
+            self._ways.check()
+            alike = {**self._ways.numbers(), "model": mark_of_model(shape, dtype, packing)}
+            alike["weights beside slots"] = mark_of_parts([layer.weights for layer in self.layers])
+            self._settings_mark = mark_of_settings(alike)
+            self._number = self.guard.number_of(alike, marks_LE, home=start.device.home)
 
     @one_at_a_time
     def forward(self, batch: Batch) -> Tensor:
@@ -109,39 +116,36 @@ class MoeRuntime:
         (hierarchical MC2) or 5 (fused MC2); one more where pieces of a team's tokens are gathered,
         and one for captured ids that lie over a team.
 
-        Raises ShapeMismatch, WrongMemory, NoGradients, MissingTokenIds, TokenIdOutOfRange and
-        BadAdapter, before the group hears of the step, if the batch does not fit, RanksDisagree, on
-        all ranks alike, if they do not exchange alike or serve other models, and what the stages
-        raise; after an ExchangeFailed the group is lost.
+        Raises ShapeMismatch, WrongMemory, NoGradients, MissingTokenIds, TokenIdOutOfRange,
+        BadAdapter, DummyStepWithTokens and StepsOverlap, before the group hears of the step, if it
+        cannot begin; RanksDisagree and ImpossibleMode, on all ranks alike, if they do not exchange
+        alike, serve other models or step different runtimes; after these the group is as usable as
+        before. Whatever else is raised, by a stage, a routing function of the model's own or an
+        exchange, loses the group unless this rank is alone: peers may wait for the rest of the step
+        until the deadline of the exchange, and every further step and change of any runtime over
+        the group is GroupLost on this rank. A sink of captured ids is called after all that.
         """
         check_batch(self.model.shape, batch)
         check_memory(batch, self.device.home)
         self._adapters.check(batch)
-        num_real = int(batch.real_T.sum())
-        announced = announce(
-            self._peers,
-            batch.step,
-            num_rows=num_real,
-            marks=self._marks(batch),
-            home=self.device.home,
-        )
+        marks, standing = self._marks(batch), self.guard.standing
         recorder = NO_CAPTURE if self._capture is None else _recorder(self.model.shape)
+        with standing.told(DummyStepWithTokens, RanksDisagree, ImpossibleMode):
+            way = self._enter(batch, marks, recorder)
+        with standing.told():
+            x_TD = _through(self.layers, self._adapters, batch, batch.x_TD.to(self._dtype), way)
+            captured = _captured(self._ways, recorder, way)
+        if self._capture is not None and captured is not None:
+            self._capture.take(captured)
+        return x_TD
+
+    def _enter(self, batch: Batch, marks: Marks, recorder: Recorder) -> Way:
+        """Tell the group of a step, and return how it goes."""
+        home, num_real = self.device.home, int(batch.real_T.sum())
+        announced = announce(self._peers, batch.step, num_rows=num_real, marks=marks, home=home)
         way = self._ways.way(announced, recorder)
         self._counters.record_step(way.view, padding_rows=batch.x_TD.shape[0] - num_real)
-        x_TD = batch.x_TD.to(self._dtype)
-        for layer in self.layers:
-            normed_TD = rms_norm(x_TD)
-            match batch.router:
-                case ByGate():
-                    logits_TX = layer.gate(normed_TD)
-                case ByLogits(logits_LTE):
-                    logits_TX = logits_LTE[layer.index]
-            adapters = self._adapters.of_layer(layer.index, batch)
-            given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids, adapters)
-            x_TD = x_TD + layer.forward(given, way)
-        if isinstance(recorder, StepRecorder):
-            self._hand_on(recorder, way)
-        return x_TD
+        return way
 
     @one_at_a_time
     def install(self, layer: int, installs: Sequence[Install], held_S: npt.ArrayLike) -> None:
@@ -196,28 +200,54 @@ class MoeRuntime:
             tables=self.routes.mark(),
             settings=self._settings_mark ^ self._adapters.mark,
             tokens=fingerprint(batch) if self._ways.compares_tokens else 0,
+            runtime=self._number,
         )
-
-    def _hand_on(self, recorder: StepRecorder, way: Way) -> None:
-        """Give the sink what was captured, if its tokens were asked for by anyone."""
-        ids_TLK = self._ways.captured_over_team(recorder.ids(), way)
-        if self._capture is not None and way.view.own.kind is StepKind.REAL:
-            self._capture.take(Captured(ids_TLK))
 
 
 def _recorder(shape: StackShape) -> StepRecorder:
     return StepRecorder(num_layers=shape.num_layers, num_experts=shape.num_candidates)
 
 
+def _captured(ways: Ways, recorder: Recorder, way: Way) -> Captured | None:
+    """Return what the sink is given: what was captured, if its tokens were asked for by anyone."""
+    if not isinstance(recorder, StepRecorder):
+        return None
+    ids_TLK = ways.captured_over_team(recorder.ids(), way)
+    return Captured(ids_TLK) if way.view.own.kind is StepKind.REAL else None
+
+
+def _through(
+    layers: Sequence[MoELayer], loaded: LoadedAdapters, batch: Batch, x_TD: Tensor, way: Way
+) -> Tensor:
+    """Return [T, D]: what comes out of the last layer."""
+    for layer in layers:
+        normed_TD = rms_norm(x_TD)
+        match batch.router:
+            case ByGate():
+                logits_TX = layer.gate(normed_TD)
+            case ByLogits(logits_LTE):
+                logits_TX = logits_LTE[layer.index]
+        adapters = loaded.of_layer(layer.index, batch)
+        given = LayerInput(normed_TD, logits_TX, batch.real_T, batch.token_ids, adapters)
+        x_TD = x_TD + layer.forward(given, way)
+    return x_TD
+
+
 def _load(
     model: Model, start: Start, held_LS: npt.NDArray[np.int64], served: ServedAs
-) -> ExpertSlots[ExpertWeights]:
-    home = start.device.home
-    layers = [load_slots(model, i, held_S, served, home=home) for i, held_S in enumerate(held_LS)]
-    num_experts = model.shape.num_experts + model.shape.num_shared_in_slots
-    return ExpertSlots(
+) -> tuple[ExpertSlots[ExpertWeights], npt.NDArray[np.int64]]:
+    """Return the slots, filled, and [L, E] the checksum of each expert that was read."""
+    home, num_experts = start.device.home, model.shape.num_experts + model.shape.num_shared_in_slots
+    marks_LE = np.zeros((len(held_LS), num_experts), dtype=np.int64)
+    layers: list[ExpertWeights] = []
+    for i, held_S in enumerate(held_LS):
+        stacks, marks = load_slots(model, i, held_S, served, home=home)
+        layers.append(stacks)
+        marks_LE[i, [*marks]] = [*marks.values()]
+    slots = ExpertSlots(
         layers, held_LS=held_LS, staging_rows=start.staging_rows, num_experts=num_experts
     )
+    return slots, marks_LE
 
 
 def _layers(

@@ -36,6 +36,7 @@ from moe_runtime.runtime.fitting import (
     require_finite,
     require_layer,
 )
+from moe_runtime.runtime.marks import mark_of_expert
 from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
 from moe_runtime.runtime.surroundings import lasting
 from moe_runtime.runtime.traffic import ByTable, Traffic
@@ -161,19 +162,25 @@ def load_slots(
     served: ServedAs,
     *,
     home: torch.device,
-) -> ExpertWeights:
+) -> tuple[ExpertWeights, dict[int, int]]:
     """Return one layer's slots, at home, filled with the experts that they hold.
+
+    Beside them, by its number, a checksum of each expert that was read: those, and the first.
 
     Raises ShapeMismatch for an expert of another size: a copy would spread a smaller tensor over a
     larger one without a word.
     """
-    stacks = at_home(served_expert(model, (layer, 0), served), home).allocate(len(held_S))
+    first = served_expert(model, (layer, 0), served)
+    marks = {0: mark_of_expert(first.named())}
+    stacks = at_home(first, home).allocate(len(held_S))
     for slot, expert in enumerate(held_S.tolist()):
         if expert != EMPTY:
             loaded = served_expert(model, (layer, expert), served).named()
+            if expert not in marks:
+                marks[expert] = mark_of_expert(loaded)
             for name, stack in stacks.named().items():
                 stack[slot].copy_(loaded[name][0].detach())
-    return stacks
+    return stacks, marks
 
 
 def at_home(weights: P, home: torch.device) -> P:

@@ -2,12 +2,12 @@
 
 Axes    T rows   D model width   L layers   X experts to choose from
 
-A rank tells them with each step. They are small, so ranks that differ are found out nearly always,
-and ranks that are alike are never taken for others.
+A rank tells them when it is built, or with each step. They are small, so ranks that differ are
+found out nearly always, and ranks that are alike are never taken for others.
 """
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import cast
 
@@ -23,7 +23,7 @@ from moe_runtime.routing.kinds import CustomRouting, OnInputRouting
 from moe_runtime.runtime.batch import Batch, ByLogits
 from moe_runtime.runtime.model import StackShape
 
-__all__ = ["fingerprint", "mark_of_model", "mark_of_parts"]
+__all__ = ["fingerprint", "mark_of_expert", "mark_of_model", "mark_of_parts", "mark_of_settings"]
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """By bytes of a number; of 8, its halves are words."""
@@ -55,6 +55,23 @@ def mark_of_parts(layers: Sequence[LayerWeights]) -> int:
     """
     tensors = {f"{i}": tensor for i, tensor in enumerate(_tensors(tuple(layers)))}
     return zlib.crc32(digest(tensors))
+
+
+def mark_of_settings(numbers: Mapping[str, int]) -> int:
+    """Return a number for settings that ranks have compared one by one when they were built."""
+    return zlib.crc32(repr(dict(numbers)).encode())
+
+
+def mark_of_expert(tensors: Mapping[str, Tensor]) -> int:
+    """Return a number, never 0, for every byte of one expert as a slot holds it.
+
+    A checksum, not `digest`: it is taken of everything that is loaded, and is five times as fast.
+    """
+    told = 0
+    for name in sorted(tensors):
+        bytes_ = tensors[name].detach().contiguous().cpu().reshape(-1).view(torch.uint8)
+        told = zlib.crc32(bytes_.numpy().data, told)
+    return told + 1
 
 
 def _tensors(part: object) -> Iterator[Tensor]:

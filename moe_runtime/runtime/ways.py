@@ -49,15 +49,8 @@ class Ways:
         spread = self.traffic.spread
         return isinstance(spread, Replicated) and spread.is_compared
 
-    def check(self) -> int:
-        """Refuse what can serve no step, and what ranks must not differ in.
-
-        Returns a fingerprint of the latter, for every step to compare.
-
-        Collective, if tokens lie over teams or a buffer is allocated by all ranks together.
-
-        Raises ShapeMismatch, BeyondLimit and RanksDisagree.
-        """
+    def check(self) -> None:
+        """Raise ShapeMismatch or BeyondLimit for what can serve no step."""
         traffic = self.traffic
         check_spread(traffic.spread, num_ranks=self.peers.size)
         if isinstance(traffic.nodes, Nodes) and isinstance(traffic.block_rows, UnevenRows):
@@ -72,10 +65,6 @@ class Ways:
                 slots_per_rank=self.layout.slots_per_rank,
                 even=False,
             )
-        plain = (ExchangeMode.ALL_GATHER, ExchangeMode.ALL_TO_ALL)
-        if traffic.spread != OwnTokens() or traffic.mode not in plain:
-            agree(self.peers, "how tokens are exchanged", self._numbers(), home=self.device.home)
-        return _mark(self._numbers())
 
     def way(self, announced: StepView, recorder: Recorder) -> Way:
         """Return the way of one step, the same on every rank.
@@ -145,7 +134,7 @@ class Ways:
         most = min(self.shape.num_pairs, max(self.layout.slots_per_rank))
         return self.traffic.buffer_rows * self.peers.size * most
 
-    def _numbers(self) -> dict[str, int]:
+    def numbers(self) -> dict[str, int]:
         """Return what must be the same on every rank; 0 where something is not used."""
         mode, spread = self.traffic.mode, self.traffic.spread
         nodes, rows = self.traffic.nodes, self.traffic.block_rows

@@ -17,6 +17,7 @@ from moe_runtime.contracts.step import Phase, Step, StepKind
 from moe_runtime.contracts.tokens import NO_TOKEN_IDS, TokenIds
 from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers, announce
+from moe_runtime.exchange.standing import standing_of
 from moe_runtime.layer.given import LayerInput
 from moe_runtime.layer.layer import MoELayer, Way, WholeBatch
 from moe_runtime.layer.passage import Passage
@@ -105,6 +106,7 @@ class OwnedStack:
         self.facts = facts
         self.layout = layout
         self.ranks = ranks
+        self._standing = standing_of(ranks.group)
         self._layers = tuple(layers)
         self._passage = passage
         self._routers = tuple(routers)
@@ -132,8 +134,16 @@ class OwnedStack:
     ) -> Tensor:
         """Run one layer: [T, Z], zeros in padding rows.
 
-        Collective over the group, in order of the layers; the first one begins the step.
+        Collective over the group, in order of the layers; the first one begins the step. Whatever
+        it raises, peers may wait for the rest of the step: what follows is GroupLost.
         """
+        self._standing.require()
+        with self._standing.told():
+            return self._forward(index, x_TZ, logits_TX, token_ids_T)
+
+    def _forward(
+        self, index: int, x_TZ: Tensor, logits_TX: Tensor, token_ids_T: Tensor | None
+    ) -> Tensor:
         num_real, sizes = self._num_real(x_TZ.shape[0]), [x_TZ.shape[0]]
         if self.ranks.sharing.size > 1 and not self.ranks.is_replicated:
             sizes = self.ranks.own_rows(x_TZ.shape[0])

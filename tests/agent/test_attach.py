@@ -11,6 +11,7 @@ from eplb_service.domain.ids import Epoch
 from eplb_service.domain.placement import Placement, placement_from_ranks
 from eplb_service.domain.shares import Ownership, even_shares
 from eplb_service.protocol.messages import Hello, Welcome
+from moe_runtime.contracts.exchange_errors import RanksDisagree
 from moe_runtime.runtime import (
     Alone,
     ExchangeMode,
@@ -85,11 +86,21 @@ def attach_told_differently(rank: int, payload: None) -> int:
 
 
 def attach_with_another_model(rank: int, payload: None) -> str:
-    """Run on every rank: rank 1's model has a layer more, so what it gathers is longer."""
+    """Run on every rank: rank 1's model has a layer more."""
     del payload
     case = Case(2, 2 + rank, 3, 4)
     placement = random_placement(case, np.random.default_rng(8))
-    with pytest.raises(AttachRefused) as refused, served(case, rank, placement, Script()):
+    with pytest.raises(RanksDisagree) as refused, served(case, rank, placement, Script()):
+        pass
+    return str(refused.value)
+
+
+def attach_with_other_settings(rank: int, payload: None) -> str:
+    """Run on every rank: rank 1 would serve on over corruption."""
+    del payload
+    placement = random_placement(CASE, np.random.default_rng(8))
+    differ = served(CASE, rank, placement, Script(), on_corruption="serve" if rank else "fail")
+    with pytest.raises(AttachRefused) as refused, differ:
         pass
     return str(refused.value)
 
@@ -122,7 +133,14 @@ def test_a_group_that_is_told_two_things_serves_its_initial_placement() -> None:
 @pytest.mark.slow
 def test_ranks_of_different_models_do_not_start_and_are_told_so() -> None:
     for told in run_ranks(attach_with_another_model, None, num_ranks=2):
-        assert "ranks [1] of 2 came with another model" in told
+        assert "must be the same on every rank, but is not: model" in told
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+def test_ranks_of_different_settings_do_not_start_and_are_told_so() -> None:
+    for told in run_ranks(attach_with_other_settings, None, num_ranks=2):
+        assert "ranks [1] of 2 came with another model, layout of slots or settings" in told
 
 
 @pytest.mark.processes

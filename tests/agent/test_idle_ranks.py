@@ -34,7 +34,8 @@ def heard() -> Generator[Log]:
     def noting(name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **named: Any) -> Any:
             if get_ident() == own_thread:
-                log.append((name, "rows" if named.get("group") is None else "agreement"))
+                is_all = named.get("group") in (None, dist.group.WORLD)
+                log.append((name, "rows" if is_all else "agreement"))
             return inner(*args, **named)
 
         return call

@@ -39,27 +39,27 @@ DIRECT = ExchangeMode.ALL_TO_ALL
     [
         [(ExchangeMode.ALL_GATHER, Packing()), (DIRECT, Packing())],
         [(DIRECT, Packing(WeightFormat.W8A8)), (DIRECT, Packing(WeightFormat.W8A8_FP8))],
+        [(ExchangeMode.MC2, Packing()), (DIRECT, Packing())],
+        [(Traffic(mode=DIRECT, spread=Replicated(2)), Packing()), (DIRECT, Packing())],
+        [(Traffic(mode=DIRECT, num_adapters=1), Packing()), (DIRECT, Packing())],
     ],
-    ids=["mode", "format"],
+    ids=["mode", "format", "mode of windows", "spread", "adapters"],
 )
-def test_what_differs_between_ranks_of_plain_modes_is_refused_at_the_step(
-    of_rank: list[tuple[ExchangeMode, Packing]],
+def test_what_differs_between_ranks_is_refused_when_they_are_built(
+    of_rank: list[tuple[ExchangeMode | Traffic, Packing]],
 ) -> None:
-    """A runtime of these modes is built without its peers, so the step's announcement tells."""
     layout = random_layout(SHAPE, (6, 6), seed=8)
 
     def attempt(peers: Peers) -> str:
         mode, packing = of_rank[peers.rank]
-        runtime = MoeRuntime(
-            SyntheticModel(SHAPE),
-            layout.start(peers.rank),
-            peers=peers,
-            mode=mode,
-            packing=packing,
-        )
-        step = Step(StepKind.REAL, Phase.DECODE)
         with pytest.raises(RanksDisagree) as told:
-            runtime.forward(Batch.of(tokens(SHAPE, 2, seed=0), ByGate(), step))
+            MoeRuntime(
+                SyntheticModel(SHAPE),
+                layout.start(peers.rank),
+                peers=peers,
+                mode=mode,
+                packing=packing,
+            )
         return str(told.value)
 
     told = run_threads(attempt, num_ranks=2)
@@ -73,9 +73,8 @@ def test_ranks_that_loaded_another_checkpoint_are_told_apart_before_a_row_is_sen
 
     def attempt(peers: Peers) -> str:
         model = SyntheticModel(SHAPE, seed=peers.rank)
-        runtime = MoeRuntime(model, layout.start(peers.rank), peers=peers, mode=DIRECT)
         with pytest.raises(RanksDisagree) as told:
-            runtime.forward(Batch.of(tokens(SHAPE, 2, seed=0), ByGate(), DECODE))
+            MoeRuntime(model, layout.start(peers.rank), peers=peers, mode=DIRECT)
         return str(told.value)
 
     told = run_threads(attempt, num_ranks=2)

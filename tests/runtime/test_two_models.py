@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from moe_runtime.contracts.errors import EmptySlotReached
+from moe_runtime.contracts.exchange_errors import GroupLost
 from moe_runtime.runtime import (
     EMPTY,
+    Alone,
     Batch,
     ByGate,
     DenseReference,
@@ -78,18 +80,30 @@ def refill(runtime: MoeRuntime, layer: int, held_S: IntArray) -> None:
 
 
 @pytest.mark.parametrize("mode", ExchangeMode)
-def test_a_step_that_fails_leaves_nothing_for_the_next(mode: ExchangeMode) -> None:
+def test_a_step_that_fails_on_a_rank_alone_leaves_nothing_for_the_next(mode: ExchangeMode) -> None:
     """Experts that are gone stop a step in its middle; once they are back, all is as before."""
+    start = random_layout(MAIN, (9,), seed=6).start(0, staging_rows=9)
+    runtime = MoeRuntime(SyntheticModel(MAIN), start, peers=Alone(), mode=mode)
+    given = Batch.of(tokens(MAIN, 20, seed=0), ByGate(), DECODE)
+    before, held_S = runtime.forward(given), runtime.held()[1]
+    runtime.install(1, [], np.full_like(held_S, EMPTY))
+    with pytest.raises(EmptySlotReached):
+        runtime.forward(given)
+    refill(runtime, 1, held_S)
+    assert torch.equal(before, runtime.forward(given))
 
-    def serve(peers: Peers) -> list[Tensor]:
+
+@pytest.mark.parametrize("mode", ExchangeMode)
+def test_a_step_that_fails_on_all_ranks_loses_their_group_since_none_knows_of_the_others(
+    mode: ExchangeMode,
+) -> None:
+    def serve(peers: Peers) -> None:
         runtime = runtime_of(MAIN, peers, mode)
         given = Batch.of(tokens(MAIN, 20, seed=peers.rank), ByGate(), DECODE)
-        before, held_S = runtime.forward(given), runtime.held()[1]
-        runtime.install(1, [], np.full_like(held_S, EMPTY))
+        runtime.install(1, [], np.full_like(runtime.held()[1], EMPTY))
         with pytest.raises(EmptySlotReached):
             runtime.forward(given)
-        refill(runtime, 1, held_S)
-        return [before, runtime.forward(given)]
+        with pytest.raises(GroupLost, match="EmptySlotReached"):
+            runtime.install(1, [], runtime.held()[1])
 
-    for before, after in run_threads(serve, num_ranks=2):
-        assert torch.equal(before, after)
+    run_threads(serve, num_ranks=2)

@@ -13,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from moe_runtime.contracts.errors import UnplacedExpert
+from moe_runtime.contracts.exchange_errors import GroupLost
 from moe_runtime.contracts.gating import Scoring, SelectorSettings
 from moe_runtime.contracts.step import Phase, StepKind
 from moe_runtime.contracts.weights import DenseWeights
@@ -141,6 +143,22 @@ def test_an_engine_that_gives_each_rank_a_piece_tells_tokens_from_padding() -> N
         return int(counters.received_HLS.sum())
 
     assert sum(run_threads(work, num_ranks=NUM_RANKS)) == 5 * TOP_K
+
+
+def test_an_engine_whose_forward_broke_off_steps_no_more() -> None:
+    """Here on both ranks; on one alone, its next step would be the rest of the peer's first."""
+
+    def work(peers: Peers) -> None:
+        stack = owned(peers, num_slots=2).stack
+        table_EJ = stack.tables()[0]
+        stack.set_table(0, table_EJ * 0 - 1)
+        with pytest.raises(UnplacedExpert):
+            stack.forward(0, torch.ones(3, 1), torch.eye(3, 4), None)
+        stack.set_table(0, table_EJ)
+        with pytest.raises(GroupLost, match="UnplacedExpert"):
+            stack.forward(0, torch.ones(3, 1), torch.eye(3, 4), None)
+
+    run_threads(work, num_ranks=NUM_RANKS)
 
 
 def test_weights_that_are_repacked_after_loading_are_not_served() -> None:
