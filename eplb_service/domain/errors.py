@@ -10,6 +10,7 @@
       MisfitPlacement      a placement is sound but made for another deployment shape
       RegistrationRefused  a rank's Hello disagrees with its deployment
       AttachRefused        ranks of a new group did not load the same
+      CannotServeOn        the ranks that live cannot go on without the dead
       UnknownDeployment    nobody registered that deployment
       UnknownRank          a message names a rank outside the group
       UnknownPlan          no plan with that id is kept
@@ -104,6 +105,12 @@ class AttachRefused(EplbError):
     """Ranks of a new group did not load the same; no step runs."""
 
     code = "attach_refused"
+
+
+class CannotServeOn(EplbError):
+    """The ranks that live cannot go on without the dead; the group must be started again."""
+
+    code = "cannot_serve_on"
 
 
 class UnknownDeployment(EplbError):

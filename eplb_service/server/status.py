@@ -39,6 +39,7 @@ STATUS: dict[type[errors.EplbError], grpc.StatusCode] = {
     errors.UnknownPolicy: Status.NOT_FOUND,
     errors.RegistrationRefused: Status.FAILED_PRECONDITION,
     errors.AttachRefused: Status.FAILED_PRECONDITION,
+    errors.CannotServeOn: Status.FAILED_PRECONDITION,
     errors.PlanRejected: Status.FAILED_PRECONDITION,
     errors.InsufficientSamples: Status.FAILED_PRECONDITION,
     errors.DeploymentFrozen: Status.FAILED_PRECONDITION,
