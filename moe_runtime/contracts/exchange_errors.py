@@ -107,5 +107,5 @@ class GroupLost(MoeError):
         super().__init__(
             f"the group of ranks is lost since a step over it broke off here ({first}); peers "
             "may wait for the rest of that step and would take the next one for it, so nothing was "
-            "started; start the ranks again"
+            "started; start the ranks again, or serve on without those that are dead"
         )

@@ -41,6 +41,10 @@ class Standing:
         if self._lost_by:
             raise GroupLost(self._lost_by)
 
+    def lose(self, by: str) -> None:
+        """Take the group for lost from here on, whoever's it is; the first reason is kept."""
+        self._lost_by = self._lost_by or by
+
     @contextmanager
     def told(self, *alike: type[Exception]) -> Generator[None]:
         """Be in the middle of something that peers have heard of; what breaks it loses the group.
@@ -52,8 +56,8 @@ class Standing:
         except alike:
             raise
         except BaseException as error:
-            if self._is_shared and not self._lost_by:
-                self._lost_by = f"{type(error).__name__}: {error}"
+            if self._is_shared:
+                self.lose(f"{type(error).__name__}: {error}")
             raise
 
 

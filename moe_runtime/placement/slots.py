@@ -109,6 +109,14 @@ class ExpertSlots(Generic[W]):
                 slot.copy_(staged)
         self._held_LS[layer] = held
 
+    def clear(self, layer: int, local_slot: int) -> None:
+        """Take a slot for empty: its bytes are about to change, and no step is going on."""
+        self._held_LS[layer, local_slot] = EMPTY
+
+    def note(self, layer: int, local_slot: int, expert: int) -> None:
+        """Take note that the bytes of a slot are those of an expert; only between two steps."""
+        self._held_LS[layer, local_slot] = expert
+
     def _check_install(
         self, layer: int, installs: Sequence[Install], held: npt.NDArray[np.int64]
     ) -> None:

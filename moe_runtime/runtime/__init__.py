@@ -74,6 +74,8 @@ from moe_runtime.runtime.model import (
 )
 from moe_runtime.runtime.npu_device import open_device, peers_of
 from moe_runtime.runtime.reference import DenseReference
+from moe_runtime.runtime.serving_on import serve_on
+from moe_runtime.runtime.sources import NO_SOURCE, Checkpoint, ExpertSource, HostBackup
 from moe_runtime.runtime.start import Start
 from moe_runtime.runtime.synthetic import SyntheticModel, logical_weights
 from moe_runtime.runtime.traffic import ByTable, Nodes, OneNode, Traffic
@@ -86,6 +88,7 @@ __all__ = [
     "IN_SLOTS",
     "NO_ADAPTER",
     "NO_ADAPTERS",
+    "NO_SOURCE",
     "NO_TOKEN_IDS",
     "OWN",
     "UNGATED",
@@ -99,6 +102,7 @@ __all__ = [
     "Capability",
     "CaptureSink",
     "Captured",
+    "Checkpoint",
     "Chosen",
     "ClippedSwiGLU",
     "Concatenated",
@@ -114,10 +118,12 @@ __all__ = [
     "ExpertAdapters",
     "ExpertBias",
     "ExpertGate",
+    "ExpertSource",
     "GELUTanh",
     "GroupPeers",
     "HashRouting",
     "HashTable",
+    "HostBackup",
     "Install",
     "Latent",
     "LatentShape",
@@ -178,4 +184,5 @@ __all__ = [
     "own_rows",
     "peers_of",
     "refuse_impossible",
+    "serve_on",
 ]

@@ -38,6 +38,7 @@ from moe_runtime.runtime.loading import (
     ServedAs,
     at_home,
     load_slots,
+    marks_of_kept,
     require_modes,
     served_as,
     served_expert,
@@ -46,7 +47,7 @@ from moe_runtime.runtime.loading import (
 from moe_runtime.runtime.marks import fingerprint, mark_of_model, mark_of_parts, mark_of_settings
 from moe_runtime.runtime.model import UNPACKED, Model, StackShape
 from moe_runtime.runtime.routes import Routes
-from moe_runtime.runtime.start import Start, check_start
+from moe_runtime.runtime.start import FromModel, KeptRows, Start, check_start
 from moe_runtime.runtime.stepping import OneAtATime, one_at_a_time
 from moe_runtime.runtime.surroundings import lasting
 from moe_runtime.runtime.traffic import Traffic
@@ -84,9 +85,9 @@ class MoeRuntime:
             held_LS = whole(start.held_LS, "held_LS")
             check_start(shape, start, peers)
             self.model, self.layout = model, start.layout
-            self._dtype, self._served = dtype, served_as(traffic, packing, dtype)
+            self.served = served_as(traffic, packing, dtype)
             self.device = start.device
-            self.slots, marks_LE = _load(model, start, held_LS, self._served)
+            self.slots, marks_LE = _load(model, start, held_LS, self.served)
             self.routes = Routes(start, shape, self.slots, rank=peers.rank)
             self._counters = LoadCounters(
                 num_layers=shape.num_layers,
@@ -133,7 +134,9 @@ class MoeRuntime:
         with standing.told(DummyStepWithTokens, RanksDisagree, ImpossibleMode):
             way = self._enter(batch, marks, recorder)
         with standing.told():
-            x_TD = _through(self.layers, self._adapters, batch, batch.x_TD.to(self._dtype), way)
+            x_TD = _through(
+                self.layers, self._adapters, batch, batch.x_TD.to(self.served.dtype), way
+            )
             captured = _captured(self._ways, recorder, way)
         if self._capture is not None and captured is not None:
             self._capture.take(captured)
@@ -192,7 +195,7 @@ class MoeRuntime:
 
         Raises ShapeMismatch for one that the model has not.
         """
-        return served_expert(self.model, (layer, expert), self._served)
+        return served_expert(self.model, (layer, expert), self.served)
 
     def _marks(self, batch: Batch) -> Marks:
         """Return what ranks compare before a step; tokens only where a team holds them alike."""
@@ -241,7 +244,11 @@ def _load(
     marks_LE = np.zeros((len(held_LS), num_experts), dtype=np.int64)
     layers: list[ExpertWeights] = []
     for i, held_S in enumerate(held_LS):
-        stacks, marks = load_slots(model, i, held_S, served, home=home)
+        match start.rows:
+            case FromModel():
+                stacks, marks = load_slots(model, i, held_S, served, home=home)
+            case KeptRows(kept):
+                stacks, marks = kept[i], marks_of_kept(kept[i], held_S)
         layers.append(stacks)
         marks_LE[i, [*marks]] = [*marks.values()]
     slots = ExpertSlots(

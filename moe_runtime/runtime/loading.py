@@ -45,6 +45,7 @@ __all__ = [
     "ServedAs",
     "at_home",
     "load_slots",
+    "marks_of_kept",
     "require_modes",
     "served_as",
     "served_expert",
@@ -181,6 +182,16 @@ def load_slots(
             for name, stack in stacks.named().items():
                 stack[slot].copy_(loaded[name][0].detach())
     return stacks, marks
+
+
+def marks_of_kept(stacks: ExpertWeights, held_S: npt.NDArray[np.int64]) -> dict[int, int]:
+    """Return a checksum of each expert in slots that were filled before, by its number."""
+    named = stacks.named()
+    return {
+        expert: mark_of_expert({name: stack[slot] for name, stack in named.items()})
+        for slot, expert in enumerate(held_S.tolist())
+        if expert != EMPTY
+    }
 
 
 def at_home(weights: P, home: torch.device) -> P:

@@ -3,6 +3,7 @@
 Axes    L layers   S local slots   E routed experts   J rows of a table   M shared experts in slots
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,30 @@ import numpy.typing as npt
 
 from moe_runtime.contracts.errors import ShapeMismatch
 from moe_runtime.contracts.torch_calls import is_whole
+from moe_runtime.contracts.weights import ExpertWeights
 from moe_runtime.exchange.peers import Peers
 from moe_runtime.placement.maps import SlotLayout
 from moe_runtime.placement.slots import EMPTY
 from moe_runtime.runtime.device import CPU, Device
 from moe_runtime.runtime.model import StackShape
 
-__all__ = ["Start", "check_start"]
+__all__ = ["FROM_MODEL", "FromModel", "KeptRows", "Start", "check_start"]
+
+
+@dataclass(frozen=True, slots=True)
+class FromModel:
+    """Slots are made, and filled from the model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptRows:
+    """Slots are there, and hold by name and bytes what they are to hold."""
+
+    layers: Sequence[ExpertWeights]
+    """[L] stacks of S slots, as they are served."""
+
+
+FROM_MODEL = FromModel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +57,8 @@ class Start:
     """What it is computed on."""
     shared_LM: npt.ArrayLike = ()
     """[L, M] slots that this rank's tokens use for shared experts; none where none is in slots."""
+    rows: FromModel | KeptRows = FROM_MODEL
+    """Where the weights in this rank's slots come from."""
 
 
 def check_start(shape: StackShape, start: Start, peers: Peers) -> None:

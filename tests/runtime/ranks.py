@@ -8,7 +8,8 @@ import os
 import pickle
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
@@ -54,12 +55,18 @@ class _Reader(Protocol):
 
 
 def run_ranks(
-    work: Callable[[int, P], T], payload: P, *, num_ranks: int, deadline_s: float = 60.0
+    work: Callable[[int, P], T],
+    payload: P,
+    *,
+    num_ranks: int,
+    deadline_s: float = 60.0,
+    dying: Collection[int] = (),
 ) -> list[T]:
-    """Return work(rank, payload) of every rank, run in a process each.
+    """Return work(rank, payload) of every rank that lives, run in a process each.
 
     work          importable by name; it finds the default process group set up
     deadline_s    for all of it, from the start of the first process
+    dying         ranks that must die without a word; those that live then leave as they are done
 
     Raises RanksFailed at the first rank that fails, or at the deadline. No process is left.
     """
@@ -72,7 +79,8 @@ def run_ranks(
         try:
             for rank in range(num_ranks):
                 reader, writer = context.Pipe(duplex=False)
-                where = _Where(rank, num_ranks, Path(folder) / "rendezvous", deadline_s)
+                rendezvous = Path(folder) / "rendezvous"
+                where = _Where(rank, num_ranks, rendezvous, deadline_s, is_any_dying=bool(dying))
                 process = context.Process(
                     target=_rank_main, args=(where, writer, work, payload), daemon=True
                 )
@@ -80,7 +88,7 @@ def run_ranks(
                 writer.close()
                 processes.append(process)
                 readers.append(reader)
-            results: list[T] = _collect(readers, deadline_s)
+            results: list[T] = _collect(readers, deadline_s, dying)
             patience_s = _JOIN_S
         finally:
             _end(processes, patience_s=patience_s)
@@ -95,6 +103,7 @@ class _Where:
     num_ranks: int
     rendezvous: Path
     deadline_s: float
+    is_any_dying: bool
 
 
 def _rank_main(where: _Where, writer: Connection, work: Callable[[int, P], T], payload: P) -> None:
@@ -109,6 +118,8 @@ def _rank_main(where: _Where, writer: Connection, work: Callable[[int, P], T], p
             timeout=timedelta(seconds=where.deadline_s),
         )
         _say(writer, _Word((work(where.rank, payload),), ""))
+        if where.is_any_dying:
+            return
         # A rank that leaves early takes its connections with it, so all leave together.
         GroupPeers().all_gather(torch.zeros(1), [1] * where.num_ranks)
         dist.destroy_process_group()
@@ -121,7 +132,7 @@ def _say(writer: Connection, word: _Word[T]) -> None:
     writer.send_bytes(pickle.dumps(word))
 
 
-def _collect(readers: list[_Reader], deadline_s: float) -> list[T]:
+def _collect(readers: list[_Reader], deadline_s: float, dying: Collection[int]) -> list[T]:
     give_up_at = monotonic() + deadline_s
     results: dict[int, T] = {}
     waiting = {reader.fileno(): rank for rank, reader in enumerate(readers)}
@@ -131,9 +142,18 @@ def _collect(readers: list[_Reader], deadline_s: float) -> list[T]:
             raise RanksFailed(f"ranks {sorted(waiting.values())} were not done in {deadline_s} s")
         for fileno in [f for f in waiting if f in ready]:
             rank = waiting.pop(fileno)
+            if rank in dying:
+                _require_dead(rank, readers[rank])
+                continue
             word: _Word[T] = _hear(rank, readers[rank])
             results[rank] = word.results[0]
-    return [results[rank] for rank in range(len(readers))]
+    return [results[rank] for rank in sorted(results)]
+
+
+def _require_dead(rank: int, reader: _Reader) -> None:
+    with suppress(EOFError):
+        word: _Word[object] = pickle.loads(reader.recv_bytes())
+        raise RanksFailed(f"rank {rank} did not die, but said:\n{word}")
 
 
 def _hear(rank: int, reader: _Reader) -> _Word[T]:

@@ -24,6 +24,18 @@ def new_group(like: dist.ProcessGroup | None, *, timeout_s: float) -> dist.Proce
     return made
 
 
+def group_of(ranks: Sequence[int], *, timeout_s: float) -> dist.ProcessGroup:
+    """Make a gloo group of some ranks of the default group. Collective over them, and no others."""
+    made = dist.new_group(
+        list(ranks),
+        timeout=timedelta(seconds=timeout_s),
+        backend="gloo",
+        use_local_synchronization=True,
+    )
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
 SMALL_EXCHANGE = 1 << 14
 """Numbers that a rank may send in all for everybody to take the minimum alone."""
 
