@@ -42,10 +42,15 @@ def partition(world: Linked, controller: SimController, ranks: Iterable[int]) ->
 
 
 def report(world: Linked, controller: SimController) -> None:
-    """Every rank's load report tells its step, where it arrives."""
+    """Every rank's load report tells its step, where it arrives; ranks that step are not idle."""
+    beliefs, at = controller.beliefs, world.group.step
+    is_news = at > beliefs.step
     for rank in world.group.ranks:
         if (controller.number, rank.rank) not in world.network.severed:
-            told = RankStepped(rank.rank, world.group.incarnation, world.group.step)
+            if is_news:
+                beliefs.rest(rank.rank, is_idle=False)
+                beliefs.tick(at)
+            told = RankStepped(rank.rank, world.group.incarnation, at)
             controller.desk.tell(told, controller.beliefs)
 
 
