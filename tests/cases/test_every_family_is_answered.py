@@ -1,4 +1,4 @@
-"""Every reported family of this part of the project has a test, or the issue that brings it.
+"""Every reported family has a test.
 
 A pointer names a test as path::function; a family may have several.
 """
@@ -16,12 +16,6 @@ from tests.cases.trusted import TRUSTED
 ROOT = Path(__file__).resolve().parents[2]
 ASSERTED = {**OTHERS, **ENGINES, **TRUSTED}
 
-TRUST = "Trust: faults, load, security, and the proof that nothing is lost"
-ELSEWHERE: dict[str, str] = {
-    "F42 the engine serves on without the rank": TRUST,
-}
-"""What of a family needs another issue's work, with that issue's subject."""
-
 FAMILIES = range(1, 72)
 
 
@@ -38,7 +32,6 @@ def functions_of(path: str) -> frozenset[str]:
 def test_every_family_is_asserted() -> None:
     named = {family.partition(" ")[0] for family in ASSERTED}
     assert named == {f"F{number:02}" for number in FAMILIES}
-    assert {family.partition(" ")[0] for family in ELSEWHERE} <= named
 
 
 @pytest.mark.parametrize("pointer", sorted({p for points in ASSERTED.values() for p in points}))

@@ -16,6 +16,12 @@ TRUSTED: dict[str, tuple[str, ...]] = {
         "tests/controller/test_rollcall.py::"
         "test_f42_a_rank_that_dies_leaves_a_gap_only_where_it_held_the_only_replica",
         "tests/controller/test_draining.py::test_a_drained_rank_that_is_away_is_named_as_no_source",
+        "tests/runtime/test_serving_on.py::"
+        "test_f42_the_ranks_that_live_serve_right_once_the_lost_expert_is_loaded",
+        "tests/agent/test_serving_on.py::"
+        "test_f42_a_rank_killed_in_mid_step_ends_that_step_and_not_the_group",
+        "tests/system/test_a_rank_dies.py::"
+        "test_f42_the_group_serves_on_without_the_rank_and_the_next_plan_settles",
     ),
     "F59 back-pressure": (
         "tests/cases/test_trust_cases.py::"

@@ -68,8 +68,9 @@ class Plot:
 
     endpoint: str
     cues: Cues
-    """`hold`: rank 3 keeps what it has received; `die`: rank 2 is killed in the middle of its next
-    step; `load`: lost experts may be read; `stop`: the ranks that live leave, after one step."""
+    """`hold`: rank 3 keeps what it has received, until `load`; `die`: rank 2 is killed in the
+    middle of its next step; `load`: lost experts may be read; `stop`: the ranks that live leave,
+    after one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,8 @@ class _Survivor:
         """Step until any rank finds it over; the ranks ask each other between two steps."""
         while not self.any_of(is_over()):
             cues = self.plot.cues
-            self.faults.holds_rounds = self.rank == LATE and cues.is_given("hold")
+            is_held = cues.is_given("hold") and not cues.is_given("load")
+            self.faults.holds_rounds = self.rank == LATE and is_held
             if self.rank == DEAD and cues.is_given("die") and self.peers.exchanges_left < 0:
                 self.peers.exchanges_left = 4  # of a step's seven: in its first layer
             self.step()

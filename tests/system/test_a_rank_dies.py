@@ -51,7 +51,13 @@ def test_f42_the_group_serves_on_without_the_rank_and_the_next_plan_settles(
 
 def direct(operator: Operator, cues: Cues, *, is_moving: bool) -> None:
     """Bring the group to its death and beyond."""
-    await_status(operator, lambda now: len(now.ranks) == NUM_RANKS and operator.is_calm(), "calm")
+    await_status(
+        operator,
+        lambda now: (
+            len(now.ranks) == NUM_RANKS and all(r.step for r in now.ranks) and operator.is_calm()
+        ),
+        "calm, and stepping",
+    )
     if is_moving:
         cues.give("hold")
         operator.move()
