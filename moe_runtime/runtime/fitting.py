@@ -16,7 +16,17 @@ from moe_runtime.layer.parts import Direct, Latent, LayerWeights, NormedLatent, 
 from moe_runtime.routing.kinds import Corrected
 from moe_runtime.runtime.model import ExpertBias, StackShape
 
-__all__ = ["require_bias", "require_expert", "require_finite", "require_layer", "require_numbers"]
+__all__ = [
+    "require_bias",
+    "require_expert",
+    "require_finite",
+    "require_layer",
+    "require_numbers",
+    "require_told_apart",
+]
+
+_LEAST_STEPS = 8
+"""Of a dtype, in the largest number of a matrix: half a step is a sixteenth of it at most."""
 
 
 def require_expert(shape: StackShape, weights: DenseWeights, *, what: str, width: int) -> None:
@@ -44,6 +54,27 @@ def require_finite(weights: StackedWeights, dtype: torch.dtype, *, what: str) ->
     for name, stack in weights.named().items():
         if stack.is_floating_point():
             _require_finite(f"{name} of {what}", stack, dtype)
+
+
+def require_told_apart(
+    dense: DenseWeights, packed: StackedWeights, dtype: torch.dtype, *, what: str
+) -> None:
+    """Raise ShapeMismatch for matrices that are too small for what is stored of them.
+
+    dtype    has all numbers that are stored: of weights as they are, or of int4's scales
+
+    A matrix goes by its largest number: what is next to nothing beside that may come to nothing.
+    """
+    least = _LEAST_STEPS * torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    stored = packed.named()
+    for name, whole in dense.named().items():
+        kept = f"{name}_scale" if f"{name}_scale" in stored else name
+        if bool(whole.any()) and float(stored[kept].abs().max()) < least:
+            raise ShapeMismatch(
+                f"{kept} of {what}, too small for {dtype},",
+                got=whole.shape,
+                expected=f"numbers up to {least:.1e} or more there, or another format or dtype",
+            )
 
 
 def require_numbers(what: str, given: Tensor, dtype: torch.dtype) -> None:

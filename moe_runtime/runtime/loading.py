@@ -35,6 +35,7 @@ from moe_runtime.runtime.fitting import (
     require_expert,
     require_finite,
     require_layer,
+    require_told_apart,
 )
 from moe_runtime.runtime.marks import mark_of_expert
 from moe_runtime.runtime.model import Model, SharedInSlots, StackShape
@@ -102,9 +103,13 @@ def served_expert(model: Model, which: tuple[int, int], served: ServedAs) -> Exp
 def _packed(
     dense: DenseWeights, packing: Packing, dtype: torch.dtype, *, what: str
 ) -> PlainExpertWeights:
-    """Return the weights of a format; raises ShapeMismatch where its scales cannot be so large."""
+    """Return the weights of a format; raises ShapeMismatch where it has no such scales."""
     packed = pack(dense, packing, dtype)
     require_finite(packed, torch.float32, what=what)
+    stored = {WeightFormat.UNQUANTISED: dtype, WeightFormat.W4A16: dtype}
+    stored[WeightFormat.W4A8] = torch.float16
+    if packing.format in stored:  # the others have scales in float32, or powers of two
+        require_told_apart(dense, packed, stored[packing.format], what=what)
     return packed
 
 

@@ -175,6 +175,65 @@ def test_finite_weights_whose_scales_are_not_finite_are_refused(
         )
 
 
+class Small(SyntheticModel):
+    """Weights that float32 has, and for which, or whose scales, float16 has next to nothing."""
+
+    size = 1e-7
+
+    def expert(self, layer: int, expert: int, dtype: torch.dtype) -> DenseWeights:
+        weights = SyntheticModel.expert(self, layer, expert, dtype)
+        return DenseWeights(weights.w13_SFZ, torch.sign(weights.w2_SZI) * self.size)
+
+
+class Smaller(Small):
+    size = 1e-9
+
+
+class Tiny(Small):
+    """As small as float16 tells apart."""
+
+    size = 1e-5
+
+
+class Nothing(Small):
+    size = 0.0
+
+
+@pytest.mark.parametrize("model", [Small, Smaller])
+@pytest.mark.parametrize(
+    ("packing", "dtype"),
+    [
+        (WeightFormat.W4A8, torch.float16),
+        (WeightFormat.W4A8, torch.float32),
+        (WeightFormat.W4A16, torch.float16),
+        (WeightFormat.UNQUANTISED, torch.float16),
+    ],
+)
+def test_weights_that_are_too_small_for_what_is_stored_are_refused(
+    model: type[SyntheticModel], packing: WeightFormat, dtype: torch.dtype
+) -> None:
+    """They came to zero, or to steps as coarse as themselves, without a word."""
+    with pytest.raises(ShapeMismatch, match=r"w2\w* of expert 0 of layer 0, too small for .*16"):
+        MoeRuntime(
+            model(SHAPE), START, peers=Alone(), mode=DIRECT, dtype=dtype, packing=Packing(packing)
+        )
+
+
+@pytest.mark.parametrize("model", [Tiny, Nothing])
+@pytest.mark.parametrize("packing", [*WeightFormat])
+def test_weights_that_are_small_or_nothing_are_served(
+    model: type[SyntheticModel], packing: WeightFormat
+) -> None:
+    MoeRuntime(
+        model(SHAPE),
+        START,
+        peers=Alone(),
+        mode=DIRECT,
+        dtype=torch.bfloat16,
+        packing=Packing(packing),
+    )
+
+
 def test_a_reader_that_has_read_enough_of_the_capabilities_gets_no_traceback() -> None:
     command = [sys.executable, "-m", "moe_runtime", "capabilities", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as told:
