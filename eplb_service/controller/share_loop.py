@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from eplb_service.controller.deployment import Deployment
 from eplb_service.controller.foresight import expected
 from eplb_service.controller.looks import heat_now, measured_window
+from eplb_service.controller.machine_state import DeploymentState
 from eplb_service.controller.ports import PlanRunner
 from eplb_service.controller.registry import Registry
 from eplb_service.controller.revisions import (
@@ -90,11 +91,12 @@ class ShareLoop:
         if heat is None:
             return
         deadline_s = deployment.tuning.planning.deadline_s
-        proposal = await self._runner.share(_task(deployment, heat), deadline_s=deadline_s)
+        task, before = _task(deployment, heat), deployment.driver.state
+        proposal = await self._runner.share(task, deadline_s=deadline_s)
         # A plan may have started meanwhile, or another placement come into use.
         if proposal is None or self._is_held_up(deployment):
             return
-        if heat.tokens.shape != deployment.driver.state.serving.placement.replica_count().shape:
+        if not _is_same(before, deployment.driver.state):
             return
         sent = await self._spent(deployment, proposal, heat)
         outcome = await self._said(deployment, sent)
@@ -186,6 +188,13 @@ class ShareLoop:
         self._registry.tools.recorder.add(SHARE_REVISIONS, (deployment.name, "failed"), 1)
         if deployment.is_news(text, "shares"):
             self._teller.note(deployment, "failure", f"sharing failed: {text}")
+
+
+def _is_same(before: DeploymentState, now: DeploymentState) -> bool:
+    """Whether the same group serves the same placement: another may have epoch 0 too."""
+    groups = [state.membership.incarnation if state.membership else None for state in (before, now)]
+    serving = [(state.serving.wave, state.serving.placement.digest()) for state in (before, now)]
+    return groups[0] == groups[1] and serving[0] == serving[1]
 
 
 def _task(deployment: Deployment, heat: Heat) -> ShareTask:
