@@ -152,15 +152,18 @@ failover: tools $(STAMP)
 
 # --- check --------------------------------------------------------------------------------------
 
-# Beside each other, since each needs one core; what the static part says is shown at its end.
+# Two halves beside each other, since each needs one core: the static part with the runtime's unit
+# tests, whose words are shown at the end, and all other unit tests.
+BESIDE := tests/runtime tests/npu moe_runtime
 check: $(STAMP) chart-tools
-	@mkdir -p build; $(MAKE) --no-print-directory static >build/static.log 2>&1 & static=$$!; \
-	trap 'kill $$static; exit 130' INT TERM; \
-	unit=0; $(MAKE) --no-print-directory unit || unit=$$?; \
-	code=0; wait $$static || code=$$?; \
-	cat build/static.log; \
+	@mkdir -p build; { $(MAKE) --no-print-directory static && \
+	    $(MAKE) --no-print-directory unit ARGS="$(BESIDE) $(ARGS)"; } >build/beside.log 2>&1 & \
+	beside=$$!; trap 'kill $$beside; exit 130' INT TERM; \
+	unit=0; $(MAKE) --no-print-directory unit ARGS="$(BESIDE:%=--ignore=%) $(ARGS)" || unit=$$?; \
+	code=0; wait $$beside || code=$$?; \
+	cat build/beside.log; \
 	[ $$unit -eq 0 ] || echo "== check: unit tests failed, see above" >&2; \
-	[ $$code -eq 0 ] || echo "== check: the static part failed, see above" >&2; \
+	[ $$code -eq 0 ] || echo "== check: the static part or the runtime failed, see above" >&2; \
 	[ $$unit -eq 0 ] && [ $$code -eq 0 ] && echo "== check: all good"
 
 static: fmt-check lint types walls proto

@@ -272,6 +272,7 @@ def test_f47_what_is_best_for_one_phase_is_shown_for_the_other() -> None:
 
 
 @pytest.mark.parametrize("policy", ["packing", "incremental"])
+@pytest.mark.slow
 def test_f64_equal_heat_gives_equal_plans(policy: str) -> None:
     current = layers_of(START, num_experts=8)
     drawn = [draft(task_of(current, ((25,) * 8,), policy)) for _ in range(5)]

@@ -69,6 +69,7 @@ def counts(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("verb", ["simulate", "replay"])
+@pytest.mark.slow
 def test_what_is_computed_draws_a_bar_on_a_terminal_only(counts: str, verb: str) -> None:
     words = (verb, counts, "--ranks", "4", "--redundancy", "0,4", "-o", "json")
     shown, piped = (run(*words, on_terminal=on) for on in (True, False))
@@ -98,6 +99,7 @@ def test_waiting_for_a_plan_shows_what_has_moved(
     assert bool(told.err) is on_terminal
 
 
+@pytest.mark.slow
 def test_a_recording_tells_a_terminal_how_long_it_goes_on(
     one_server: Serving, operators: Operators, tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_one_window_is_no_replay(ctl: Ctl, tmp_path: Path) -> None:
     assert (ran.code, "a replay needs two" in ran.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_replay_passes_over_windows_without_load(ctl: Ctl, tmp_path: Path) -> None:
     loads = np.random.default_rng(0).integers(1, 90, (4, 2, 8))
     loads[2] = 0

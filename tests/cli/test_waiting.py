@@ -67,6 +67,7 @@ def test_wait_says_at_its_deadline_that_nobody_answered(
     [("apply", "7f3a", "--wait"), ("rebalance", "--wait"), ("rollback", "--wait")],
     ids=lambda words: words[0],
 )
+@pytest.mark.slow
 def test_a_plan_is_waited_for_while_the_controller_restarts(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +106,7 @@ def test_the_first_call_of_a_changing_verb_fails_at_once(
 @pytest.mark.parametrize(
     "words", [("watch", "--count", "6"), ("top", "--every", "0.1s")], ids=lambda words: words[0]
 )
+@pytest.mark.slow
 def test_what_is_looked_at_on_and_on_outlives_a_controller(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

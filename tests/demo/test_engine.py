@@ -109,6 +109,7 @@ def serve_alone(runtime: MoeRuntime, num_steps: int) -> tuple[list[StepRecord], 
     return steps, checks
 
 
+@pytest.mark.slow
 def test_every_step_is_told_and_checked_once_although_there_is_no_time_between_steps() -> None:
     steps, checks = serve_alone(runtime_alone(), 12)
     assert [step.step for step in steps] == list(range(12))

@@ -46,6 +46,7 @@ def judge(cases: Sequence[Case], num_ranks: int, *, deadline_s: float) -> None:
     assert min(blind) > 1, "a bound does not tell one expert from another"
 
 
+@pytest.mark.slow
 def test_a_cover_has_every_pair_and_every_format() -> None:
     cases, chosen = list(every_case()), cover()
     assert {case.packing.format for case in chosen} == set(WeightFormat)

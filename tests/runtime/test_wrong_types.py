@@ -234,6 +234,7 @@ def test_weights_that_are_small_or_nothing_are_served(
     )
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_read_enough_of_the_capabilities_gets_no_traceback() -> None:
     command = [sys.executable, "-m", "moe_runtime", "capabilities", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as told:
