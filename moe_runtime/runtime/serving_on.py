@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from moe_runtime.contracts.errors import ShapeMismatch
+from moe_runtime.contracts.errors import MoeError, ShapeMismatch
 from moe_runtime.contracts.modes import ExchangeMode
 from moe_runtime.contracts.survival_errors import ExpertsLost
 from moe_runtime.contracts.torch_calls import to_ints, whole
@@ -89,7 +89,11 @@ def _fill(
         if expert == EMPTY:
             continue
         what = f"expert {expert} of layer {layer}"
-        found = source.find(layer, expert)
+        try:
+            found = source.find(layer, expert)
+        except (MoeError, OSError, ValueError) as error:
+            missing.append(f"{what} cannot be read: {type(error).__name__}: {error}")
+            continue
         if found is None:
             missing.append(f"{what} is not there")
             continue

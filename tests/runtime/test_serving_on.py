@@ -37,6 +37,7 @@ from moe_runtime.runtime import (
     serve_on,
 )
 from moe_runtime.runtime.model import UNPACKED
+from moe_runtime.runtime.sources import Sourced
 from tests.runtime.stacks import kimi_like, tokens
 from tests.runtime.threads import run_threads
 
@@ -154,6 +155,19 @@ def test_a_backup_that_rotted_is_refused_on_all_ranks_and_named() -> None:
     assert "expert 4 of layer 0" in told[0]
     assert "host backup" in told[0]
     assert "rank 0" in told[1]
+
+
+class Unreadable(Checkpoint):
+    """A checkpoint whose file is gone."""
+
+    def find(self, layer: int, expert: int) -> Sourced | None:
+        raise FileNotFoundError(2, "No such file", f"{layer}.{expert}")
+
+
+def test_a_source_that_fails_on_one_rank_is_told_on_all_and_keeps_nobody_waiting() -> None:
+    told = refused(serving(), Unreadable)
+    assert "expert 4 of layer 0 cannot be read: FileNotFoundError" in told[0]
+    assert "rank 0 lacks 2" in told[1]
 
 
 def test_without_a_source_the_lost_experts_are_named_and_nobody_serves() -> None:

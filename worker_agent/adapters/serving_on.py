@@ -1,5 +1,6 @@
 """Serving on without dead ranks: who loads what, worked out alike by every rank that lives.
 
+living = group_of([0, 2, 3], timeout_s=60)
 runtime = serve_on(runtime, peers=GroupPeers(living), mode=mode, source=Checkpoint(runtime))
 hook.close()
 hook = attach(runtime, group=living, settings=settings)
